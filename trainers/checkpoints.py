@@ -1,0 +1,70 @@
+"""Where a killed run starts again: weights and optimizer state after a step, beside the ledger."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainers.ledger import LedgerWriter
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Saves the state every ``every`` steps (0: never), and puts a saved one back.
+
+    A checkpoint is in the ledger only once its file is whole, and its file is written only once the
+    ledger holds every step that made it.
+    """
+
+    ledger: LedgerWriter
+    file: Path
+    every: int = 0
+
+    def after_step(self, model: nn.Module, optimizer: Any) -> None:
+        """Save if it is time."""
+        if self.every and self.ledger.steps % self.every == 0:
+            self.ledger.sync()
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            temporary = self.file.with_name(self.file.name + ".part")
+            torch.save({"step": self.ledger.steps, **state}, temporary)
+            os.replace(temporary, self.file)
+            self.ledger.checkpoint(self.file)
+
+    def restore(self, model: nn.Module, optimizer: Any) -> None:
+        """Put the saved state back; without a file, the run starts from its first weights.
+
+        Raises:
+            ValueError: if the file is no checkpoint, or of another model.
+        """
+        if self.file.exists():
+            state = _load(self.file)
+            try:
+                model.load_state_dict(state["model"])
+                optimizer.load_state_dict(state["optimizer"])
+            except (RuntimeError, ValueError, KeyError, TypeError, AttributeError):
+                raise ValueError(f"{self.file}: is of another model; use its settings") from None
+
+
+def saved_step(file: Path) -> int:
+    """The step after which the checkpoint was saved; 0 if there is none.
+
+    Raises:
+        ValueError: if the file is no checkpoint of this kind.
+    """
+    return int(_load(file)["step"]) if file.exists() else 0
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
+        state = None
+    if not isinstance(state, dict) or state.keys() != {"step", "model", "optimizer"}:
+        raise ValueError(f"{file}: is no checkpoint of this trainer; remove it to resume without")
+    return state
