@@ -1,0 +1,227 @@
+"""Records with the truth of who was in, and the checks that make this truth worth testing.
+
+An attack never sees ``Membership``: it is handed a ``Pool``, the same records without the truth, in
+an order that depends on their content alone. So neither position nor file can give a member away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.targets import Array, positions
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Features (n, ...) or texts (n,), labels (n,) and stable ids (n,); ids default to positions.
+
+    ``users`` (n,) names the person behind each record, where several belong to one.
+
+    Raises:
+        ValueError: if there are no records, lengths differ, ids repeat, or a feature or label is
+            NaN or infinite.
+    """
+
+    features: Array
+    labels: Array
+    ids: Array = field(default_factory=lambda: np.empty(0, dtype=np.str_))
+    users: Array | None = None
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        features, labels = np.asarray(self.features), np.asarray(self.labels)
+        ids = np.asarray(self.ids) if len(self.ids) else np.arange(len(features))
+        set_field(self, "features", features)
+        set_field(self, "labels", labels)
+        set_field(self, "ids", ids.astype(np.str_))
+        if len(features) == 0:
+            raise ValueError("records: there are none")
+        for name, column in (("labels", labels), ("ids", ids), ("users", self.users)):
+            if column is not None and np.shape(column) != (len(features),):
+                raise ValueError(
+                    f"{name}: shape {np.shape(column)}, expected ({len(features)},) as the features"
+                )
+        if len(np.unique(self.ids)) != len(ids):
+            raise ValueError("ids: they repeat; each record needs its own")
+        for name, values in (("features", features), ("labels", labels)):
+            if values.dtype.kind == "f" and (bad := ~np.isfinite(values)).any():
+                row = int(np.argwhere(bad)[0][0])
+                raise ValueError(f"{name}: NaN or infinite in record {self.ids[row]}; fill or drop")
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def take(self, rows: Any) -> Records:
+        """The records at these positions, or where this mask holds."""
+        users = None if self.users is None else np.asarray(self.users)[rows]
+        return Records(self.features[rows], self.labels[rows], self.ids[rows], users)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """What an attack sees of the records: features and labels in an order that tells nothing."""
+
+    features: Array
+    labels: Array
+    classes: Array
+    users: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+@dataclass(frozen=True, eq=False)
+class Membership:
+    """Members and non-members of a target's training set.
+
+    ``split`` says if the two sides were drawn by a recorded coin; ``unknown`` leaves it to the
+    blind baseline to find out. ``notes`` hold what a reader of the result must know.
+
+    Raises:
+        ValueError: if the two sides differ in shape, a side has records of one class only, a label
+            is none of the classes, or a record stands on both sides (``Membership.of`` removes it).
+    """
+
+    members: Records
+    non_members: Records
+    classes: Array
+    split: Literal["randomised", "unknown"] = "unknown"
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", np.asarray(self.classes))
+        inside, outside = self.members, self.non_members
+        if inside.features.shape[1:] != outside.features.shape[1:]:
+            raise ValueError(
+                f"non-members: records of shape {outside.features.shape[1:]}, "
+                f"members have {inside.features.shape[1:]}; give both the same columns"
+            )
+        for name, side in (("members", inside), ("non-members", outside)):
+            try:
+                found = np.unique(positions(side.labels, self.classes))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+            if len(found) < 2:
+                raise ValueError(
+                    f"{name}: all records have label {self.classes[found[0]]}; "
+                    "an attack needs at least two classes on each side"
+                )
+        if count := int(_shared(inside, outside).sum()):
+            raise ValueError(f"non-members: {count} records are members too; use Membership.of")
+
+    @classmethod
+    def of(
+        cls,
+        members: Records,
+        non_members: Records,
+        *,
+        classes: Sequence[Any] | Array | None = None,
+        split: Literal["randomised", "unknown"] = "unknown",
+    ) -> Membership:
+        """The two sides after the overlap is removed from the non-members and put on record.
+
+        Exact duplicates (same features and label) were trained on, whatever the file says, so they
+        leave the non-members. Near duplicates stay and are counted in the notes.
+        ``classes`` default to the labels that occur.
+        """
+        if classes is None:
+            classes = np.unique(np.concatenate([members.labels, non_members.labels]))
+        notes = []
+        if members.features.shape[1:] == non_members.features.shape[1:]:
+            shared = _shared(members, non_members)
+            if shared.all():
+                raise ValueError("non-members: every one of them is a member too")
+            if count := int(shared.sum()):
+                notes.append(
+                    f"{count} of {len(non_members)} non-members are exact copies of members: "
+                    "removed from the non-members"
+                )
+                non_members = non_members.take(~shared)
+            near, compared = near_duplicates(members, non_members)
+            if near:
+                notes.append(
+                    f"{near} of {compared} non-members compared are near copies of members: kept, "
+                    "they make an attack look weaker than it is"
+                )
+        return cls(members, non_members, np.asarray(classes), split, tuple(notes))
+
+    def pool(self) -> tuple[Pool, NDArray[np.int64]]:
+        """The records without the truth, and each one's position among members then non-members."""
+        both = (self.members, self.non_members)
+        features = np.concatenate([side.features for side in both])
+        labels = np.concatenate([side.labels for side in both])
+        ids = np.concatenate([side.ids for side in both])
+        digests = _digests(features, labels)
+        order = np.lexsort((ids, np.array(digests)))
+        users = None
+        if all(side.users is not None for side in both):
+            users = np.concatenate([np.asarray(side.users) for side in both])[order]
+        return Pool(features[order], labels[order], self.classes, users), order
+
+
+def near_duplicates(
+    members: Records, non_members: Records, *, fraction: float = 0.01, limit: int = 5000
+) -> tuple[int, int]:
+    """How many non-members nearly equal a member, and how many were compared (at most ``limit``).
+
+    Near means: closer to a member than ``fraction`` of the median distance from one member to the
+    next, in columns scaled to unit variance. Texts are near if they agree but for case and spaces.
+    """
+    compared = non_members.features[:limit]
+    if members.features.dtype.kind not in "biuf":
+        known = {_plain_text(text) for text in members.features}
+        return sum(_plain_text(text) in known for text in compared), len(compared)
+    from sklearn.neighbors import NearestNeighbors
+
+    rows = np.asarray(members.features, dtype=np.float64).reshape(len(members), -1)
+    if len(rows) < 3:
+        return 0, len(compared)
+    scale = np.where(rows.std(axis=0) > 0, rows.std(axis=0), 1.0)
+    finder = NearestNeighbors(n_neighbors=2).fit(rows / scale)
+    typical = np.median(finder.kneighbors(rows[:limit] / scale)[0][:, 1])
+    others = np.asarray(compared, dtype=np.float64).reshape(len(compared), -1)
+    distance = finder.kneighbors(others / scale, n_neighbors=1)[0][:, 0]
+    return int((distance < fraction * typical).sum()), len(compared)
+
+
+def content_digest(features: Array, labels: Array) -> str:
+    """The SHA-256 over all records' content in this order."""
+    return hashlib.sha256(b"".join(_digests(features, labels))).hexdigest()
+
+
+def _shared(members: Records, non_members: Records) -> Bools:
+    single = np.float32 in (members.features.dtype, non_members.features.dtype)
+    known = set(_digests(members.features, members.labels, single))
+    theirs = _digests(non_members.features, non_members.labels, single)
+    return np.fromiter((digest in known for digest in theirs), dtype=np.bool_, count=len(theirs))
+
+
+def _digests(features: Array, labels: Array, single: bool = False) -> list[bytes]:
+    """One digest for each record's content; ``single`` compares numbers in single precision."""
+    if features.dtype.kind in "biuf":
+        rows = np.array(features, np.float32 if single else np.float64).reshape(len(features), -1)
+        rows[rows == 0] = 0  # -0.0 has other bytes
+        contents = [row.tobytes() for row in rows]
+    else:
+        contents = ["\x1f".join(map(str, np.ravel(row))).encode() for row in features]
+    keys = [_label_key(label) for label in labels.tolist()]
+    return [
+        hashlib.blake2b(content + b"\x1e" + key, digest_size=16).digest()
+        for content, key in zip(contents, keys, strict=True)
+    ]
+
+
+def _label_key(label: Any) -> bytes:
+    return repr(float(label) if isinstance(label, bool | int | float) else label).encode()
+
+
+def _plain_text(value: Any) -> str:
+    return " ".join(" ".join(map(str, np.ravel(value))).casefold().split())

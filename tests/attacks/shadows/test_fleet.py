@@ -1,0 +1,115 @@
+"""Fleets resume, are shared, and never take another configuration's answers for their own."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from attacks.membership.signals import CONFIDENCE
+from attacks.records import Pool, Records
+from attacks.shadows.fleet import Shadows
+from attacks.targets import from_sklearn
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(31, 3)), RNG.integers(0, 2, 31)
+POOL = Pool(X, Y, np.array([0, 1]))
+
+
+class Fit:
+    """Counts its trainings, and may be interrupted."""
+
+    def __init__(self, strength=1.0, stop_at=None):
+        self.strength, self.stop_at, self.trained = strength, stop_at, 0
+
+    def __call__(self, X, y, seed):
+        if self.trained == self.stop_at:
+            raise KeyboardInterrupt
+        self.trained += 1
+        return from_sklearn(LogisticRegression(C=self.strength).fit(X, y))
+
+
+def test_answers_are_those_of_models_trained_on_the_plan():
+    seen = Shadows(Fit(), 4, seed=3).observations(POOL)
+    model = LogisticRegression().fit(X[seen.inside[2]], Y[seen.inside[2]])
+    p = model.predict_proba(X)[np.arange(31), Y]
+    assert np.allclose(seen.values[2, :, CONFIDENCE], np.log(p / (1 - p)), atol=1e-5)
+
+
+def test_models_are_trained_once_for_all_attacks_and_counted():
+    fit, calls = Fit(), []
+    shadows = Shadows(fit, 6)
+    shadows.observations(POOL, lambda done, total: calls.append((done, total)))
+    shadows.observations(POOL)
+    assert fit.trained == 6
+    assert calls == [(k, 6) for k in range(7)]
+
+
+def test_an_interrupted_fleet_resumes(tmp_path):
+    broken = Fit(stop_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        Shadows(broken, 6, folder=tmp_path, recipe="lr").observations(POOL)
+    fit = Fit()
+    seen = Shadows(fit, 6, folder=tmp_path, recipe="lr").observations(POOL)
+    assert fit.trained == 3
+    assert np.array_equal(seen.values, Shadows(Fit(), 6).observations(POOL).values)
+
+
+@pytest.mark.parametrize("change", ["recipe", "seed", "data", "label", "models", "auxiliary"])
+def test_answers_of_another_configuration_are_not_reused(tmp_path, change):
+    """A peer took stale shadow models from its output folder: AUC 0.84 for 0.90."""
+    Shadows(Fit(), 4, folder=tmp_path, recipe="lr C=1").observations(POOL)
+    fit, pool, options = Fit(0.01), POOL, {"models": 4, "recipe": "lr C=1"}
+    match change:
+        case "recipe":
+            options["recipe"] = "lr C=0.01"
+        case "seed":
+            options["seed"] = 1
+        case "data":
+            pool = Pool(X + 1e-9, Y, POOL.classes)
+        case "label":
+            pool = Pool(X, 1 - Y, POOL.classes)
+        case "models":
+            options["models"] = 6
+        case "auxiliary":
+            options["auxiliary"] = Records(RNG.normal(size=(20, 3)), np.arange(20) % 2)
+    Shadows(fit, folder=tmp_path, **options).observations(pool)
+    assert fit.trained == options["models"]
+
+
+def test_torn_answers_are_trained_again(tmp_path):
+    Shadows(Fit(), 4, folder=tmp_path, recipe="lr").observations(POOL)
+    (path,) = tmp_path.glob("answers-*.npy")
+    matrix = np.lib.format.open_memmap(path, "r+")
+    whole = matrix.copy()
+    matrix[2, 5:] = 0
+    matrix.flush()
+    fit = Fit()
+    seen = Shadows(fit, 4, folder=tmp_path, recipe="lr").observations(POOL)
+    assert fit.trained == 1
+    assert np.array_equal(seen.values, whole)
+
+
+def test_processes_give_the_same_answers(tmp_path):
+    alone = Shadows(Fit(), 4).observations(POOL)
+    together = Shadows(Fit(), 4, jobs=2, folder=tmp_path, recipe="lr").observations(POOL)
+    assert np.array_equal(alone.values, together.values)
+
+
+def test_auxiliary_records_keep_the_audited_out_of_every_model():
+    extra = Records(RNG.normal(size=(20, 3)), np.arange(20) % 2)
+    seen = Shadows(Fit(), 4, auxiliary=extra).observations(POOL)
+    assert not seen.inside[:, seen.judged].any()
+    assert (seen.inside[:, seen.learned].sum(axis=0) == 2).all()
+    assert seen.values[:, seen.judged].shape[1] == 31
+    with pytest.raises(ValueError, match=r"auxiliary: records of shape \(2,\)"):
+        Shadows(Fit(), 4, auxiliary=Records(np.zeros((4, 2)), [0, 1, 0, 1])).observations(POOL)
+
+
+def test_a_folder_needs_a_recipe_and_errors_name_the_model(tmp_path):
+    with pytest.raises(ValueError, match="recipe: missing"):
+        Shadows(Fit(), 4, folder=tmp_path)
+
+    def bad(X, y, seed):
+        raise ValueError("no convergence")
+
+    with pytest.raises(ValueError, match="shadow model 0: no convergence"):
+        Shadows(bad, 4).observations(POOL)

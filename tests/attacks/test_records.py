@@ -1,0 +1,104 @@
+"""Bad splits are named, overlaps are put on record, and order tells nothing."""
+
+import numpy as np
+import pytest
+
+from attacks.records import Membership, Records
+
+
+def side(n, seed, ids="r"):
+    rng = np.random.default_rng(seed)
+    return Records(
+        rng.normal(size=(n, 3)), np.arange(n) % 2, np.array([f"{ids}{i}" for i in range(n)])
+    )
+
+
+def test_empty_side_is_refused():
+    with pytest.raises(ValueError, match="records: there are none"):
+        Records(np.empty((0, 3)), np.empty(0))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_unusable_numbers_name_their_record(value):
+    features = np.zeros((4, 2))
+    features[2, 1] = value
+    with pytest.raises(ValueError, match="features: NaN or infinite in record c"):
+        Records(features, [0, 1, 0, 1], np.array(list("abcd")))
+
+
+def test_lengths_and_ids_must_agree():
+    with pytest.raises(ValueError, match="labels: shape"):
+        Records(np.zeros((4, 2)), [0, 1, 0])
+    with pytest.raises(ValueError, match="ids: they repeat"):
+        Records(np.zeros((2, 2)), [0, 1], np.array(["a", "a"]))
+
+
+def test_one_class_side_is_refused():
+    one = Records(np.random.default_rng(0).normal(size=(4, 3)), np.ones(4, dtype=int))
+    with pytest.raises(ValueError, match="non-members: all records have label 1"):
+        Membership.of(side(10, 1), one)
+
+
+def test_label_outside_the_classes_is_named():
+    with pytest.raises(ValueError, match=r"members: labels: 1 is none of the classes \[0, 2\]"):
+        Membership.of(side(10, 1), side(10, 2), classes=[0, 2])
+
+
+def test_different_columns_are_refused():
+    other = Records(np.zeros((4, 5)), [0, 1, 0, 1])
+    with pytest.raises(ValueError, match=r"shape \(5,\), members have \(3,\)"):
+        Membership.of(side(10, 1), other)
+
+
+def test_overlap_is_removed_from_the_non_members_and_noted():
+    members, others = side(20, 1), side(20, 2, "n")
+    others.features[3], others.labels[3] = members.features[5], members.labels[5]
+    records = Membership.of(members, others)
+    assert len(records.members) == 20
+    assert "n3" not in records.non_members.ids
+    assert len(records.non_members) == 19
+    assert "1 of 20 non-members are exact copies" in records.notes[0]
+    with pytest.raises(ValueError, match="1 records are members too"):
+        Membership(members, others, np.array([0, 1]))
+
+
+def test_overlap_sees_through_dtype_and_negative_zero():
+    features = np.array([[0.1, 0.0], [0.2, 1.0], [0.3, 2.0], [0.4, 1.0]])
+    members = Records(features, [0, 1, 0, 1])
+    others = Records(
+        np.array([[0.1, -0.0], [9, 9], [8, 8], [7, 7]], dtype=np.float32), [0.0, 1.0, 0.0, 1.0]
+    )
+    assert len(Membership.of(members, others).non_members) == 3
+
+
+def test_same_features_with_another_label_are_no_copy_but_near():
+    members, others = side(20, 1), side(20, 2)
+    others.features[3], others.labels[3] = members.features[5], 1 - members.labels[5]
+    records = Membership.of(members, others)
+    assert len(records.non_members) == 20
+    assert "1 of 20 non-members compared are near copies" in records.notes[0]
+
+
+def test_whole_overlap_is_refused():
+    with pytest.raises(ValueError, match="every one of them is a member too"):
+        Membership.of(side(10, 1), side(10, 1))
+
+
+def test_texts_are_compared_exactly_and_loosely():
+    members = Records(np.array(["A cat", "a dog", "a cow"]), [0, 1, 0])
+    others = Records(np.array(["a  CAT", "a dog", "a hen"]), [1, 1, 0])
+    records = Membership.of(members, others)
+    assert records.non_members.features.tolist() == ["a  CAT", "a hen"]
+    assert len(records.notes) == 2
+
+
+def test_pool_order_depends_on_content_alone():
+    members, others = side(15, 1, "m"), side(12, 2, "n")
+    straight = Membership.of(members, others)
+    swapped = Membership.of(others.take(np.arange(12)[::-1]), members.take(np.arange(15)[::-1]))
+    one, order = straight.pool()
+    other, _ = swapped.pool()
+    assert np.array_equal(one.features, other.features)
+    assert np.array_equal(one.labels, other.labels)
+    stacked = np.concatenate([members.features, others.features])
+    assert np.array_equal(stacked[order], one.features)
