@@ -186,8 +186,13 @@ from pathlib import Path
 from audit.ledger import read
 start = time.perf_counter()
 ledger = read(Path(sys.argv[1]))
-print(ledger.steps, time.perf_counter() - start,
-      resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+seconds = time.perf_counter() - start
+status = Path("/proc/self/status")
+if status.exists():  # ru_maxrss begins with the parent's peak, from which this process was forked
+    peak = int(status.read_text().split("VmHWM:")[1].split()[0])
+else:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(ledger.steps, seconds, peak / 1024)
 """
 
 

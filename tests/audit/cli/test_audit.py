@@ -392,7 +392,11 @@ def test_ctrl_c_leaves_nothing_half_written(folder: Path, audit: Audit) -> None:
     command = [sys.executable, "-m", "dpassay", "audit", str(folder / "AUDIT.yaml")]
     before = {p.name for p in folder.iterdir()}
     process = subprocess.Popen(
-        [*command, "--out", str(folder / "out")], stderr=subprocess.PIPE, text=True
+        [*command, "--out", str(folder / "out")],
+        stderr=subprocess.PIPE,
+        text=True,
+        # a suite that runs in the background has its interrupts ignored, and so would the child
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while {p.name for p in folder.iterdir()} == before and time.monotonic() < deadline:
