@@ -13,7 +13,7 @@ test: $(READY)  ## the test suite, under ten minutes on two cores
 	$(BIN)/python -m pytest
 
 test-slow: $(READY)  ## the truths that take longer
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --timeout 1200
 
 check: $(READY)  ## lint, types, import direction, generated files up to date
 	$(BIN)/ruff check .
