@@ -53,7 +53,6 @@ def account(
     refuted = [
         f"{finding.check}: {finding.meaning}" for finding in checks if finding.state == "refuted"
     ]
-    group = ledger.header.group_size if ledger.header else 1
     context = of_ledger(
         ledger,
         "; ".join(refuted),
@@ -64,7 +63,7 @@ def account(
     budgets, failed = [], []
     for delta, relation in _asked(claims, ledger):
         try:
-            budgets.append(_budget(ledger, delta, relation, group))
+            budgets.append(_budget(ledger, delta, relation, context.group_size))
         except (UnsupportedEvent, ArithmeticError, MemoryError) as error:
             failed.append(to_record.failed("ledger/account", "ledger.account", "account", error))
     return Accounted(context, tuple(budgets), (*checks, *failed), (read_file,))

@@ -17,7 +17,7 @@ from audit.config import AuditConfig, ScoresTarget, TransformersTarget
 from audit.models import Model, builtin_control, classes_of, load_model
 from audit.record_files import read_membership, read_scores
 from audit.yaml_file import InputError
-from reports.record import Attack, Finding, Input, Subject
+from reports.record import Attack, Finding, FindingState, Input, Subject
 
 Watch = Callable[[str], Callable[[int, int], None]]
 """From the name of a stage to its progress callback, called as (done, of how many)."""
@@ -146,11 +146,11 @@ def _blind(
     measured = to_record.attack(result, "blind baseline", config.confidence)
     auc = measured.metric("auc")
     assert auc is not None
-    state = "void" if distribution_shift(result, config.confidence) else "supported"
+    state: FindingState = "void" if distribution_shift(result, config.confidence) else "supported"
     finding = Finding(
         id="records/exchangeable",
         check="records.exchangeable",
-        state="void" if state == "void" else "supported",
+        state=state,
         message=f"records.exchangeable.{state}",
         values={"low": auc.low, "auc": auc.value, "high": auc.high, "n": auc.n},
         figures={"auc": auc},
@@ -175,11 +175,11 @@ def _about(records: Membership) -> list[Finding]:
 
 
 def _split(split: str, members: int, non_members: int) -> Finding:
-    state = "supported" if split == "randomised" else "inconclusive"
+    state: FindingState = "supported" if split == "randomised" else "inconclusive"
     return Finding(
         id="records/split",
         check="records.split",
-        state="supported" if split == "randomised" else "inconclusive",
+        state=state,
         message=f"records.split.{state}",
         values={"members": members, "non_members": non_members},
     )

@@ -8,7 +8,17 @@ from attacks.metrics import Estimate, Figure, advantage, measure, roc
 from attacks.result import AttackResult
 from audit.accounting.guarantee import PrivacyGuarantee
 from audit.gate.policy import Policy
-from reports.record import Attack, Curve, Finding, Guarantee, Interval, Metric, Rule, Value
+from reports.record import (
+    Attack,
+    Curve,
+    Finding,
+    FindingState,
+    Guarantee,
+    Interval,
+    Metric,
+    Rule,
+    Value,
+)
 from reports.sentence import finish
 
 Subject = Literal["target", "positive control", "blind baseline"]
@@ -66,7 +76,7 @@ def attack(result: AttackResult, subject: Subject, confidence: float) -> Attack:
 
 def attack_finding(measured: Attack, void: bool = False) -> Finding:
     """The finding of one attack on the target: measured, or void where its premises do not hold."""
-    state = "void" if void else "measured"
+    state: FindingState = "void" if void else "measured"
     auc = measured.metric("auc")
     assert auc is not None
     values: dict[str, Value] = {
@@ -83,7 +93,7 @@ def attack_finding(measured: Attack, void: bool = False) -> Finding:
     return Finding(
         id=f"attack/{measured.name}",
         check="attack.membership",
-        state="void" if void else "measured",
+        state=state,
         message=f"attacks.membership.{state}",
         values=values,
         figures=figures,
@@ -92,16 +102,8 @@ def attack_finding(measured: Attack, void: bool = False) -> Finding:
 
 def guarantee(given: PrivacyGuarantee) -> Guarantee:
     """An accountant's answer as the record keeps it."""
-    names = ("curve", "trade_off")
-    labels = {
-        "curve": ("ε(δ)", "δ", "ε"),
-        "trade_off": ("trade-off", "false positive rate", "true positive rate at most"),
-    }
-    curves = {
-        name: Curve(*labels[name], tuple(x.tolist()), tuple(y.tolist()))
-        for name in names
-        for x, y in [getattr(given, name)]
-    }
+    deltas, epsilons = given.curve
+    fpr, tpr = given.trade_off
     return Guarantee(
         accountant=given.accountant,
         epsilon=Interval(
@@ -113,7 +115,14 @@ def guarantee(given: PrivacyGuarantee) -> Guarantee:
         group_size=given.group_size,
         guaranteed=given.guaranteed,
         notes=given.notes,
-        **curves,
+        curve=Curve("ε(δ)", "δ", "ε", tuple(deltas.tolist()), tuple(epsilons.tolist())),
+        trade_off=Curve(
+            "trade-off",
+            "false positive rate",
+            "true positive rate at most",
+            tuple(fpr.tolist()),
+            tuple(tpr.tolist()),
+        ),
     )
 
 

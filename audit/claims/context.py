@@ -81,7 +81,8 @@ def read_ledger(path: Path, folder: Path = Path()) -> Context:
     try:
         ledger = ledger_readers.read(path)
         findings = [finish(f) for f in ledger_checks.verify(ledger)]
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except (LedgerError, OSError) as error:
         raise InputError(str(error)) from None
     faults = [f.meaning for f in findings if f.state == "refuted"]
