@@ -263,7 +263,8 @@ def _between(edges: Floats, centre: float, sigma: float) -> Floats:
     """Mass of N(centre, σ²) between neighbouring edges, exact in both tails."""
     u = (edges - centre) / sigma
     below, above = ndtr(u), ndtr(-u)
-    return np.where(u[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
+    mass: Floats = np.where(u[:-1] > 0, above[:-1] - above[1:], below[1:] - below[:-1])
+    return mass
 
 
 def _gaussian(rate: float, sigma: float, gap: float, group_size: int = 1) -> Cells:
@@ -445,7 +446,8 @@ def _room(probs: Floats, cells: Cells) -> Floats:
     before = np.r_[0.0, probs[:-1]]
     with np.errstate(over="ignore", invalid="ignore"):
         lead = lfilter([grow], [1, -grow], np.where(loss <= 0, before, 0.0)) - np.cumsum(before)
-    return np.maximum(np.where(loss >= 0, delta, np.nan_to_num(lead, nan=0.0)), 0.0)
+    room: Floats = np.maximum(np.where(loss >= 0, delta, np.nan_to_num(lead, nan=0.0)), 0.0)
+    return room
 
 
 def _composed(sofar: list[DensePLDPmf], steps: list[Pmf], count: int) -> list[DensePLDPmf]:
