@@ -67,12 +67,16 @@ class Records:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """What an attack sees of the records: features and labels in an order that tells nothing."""
+    """What an attack sees of the records: features and labels in an order that tells nothing.
+
+    ``auxiliary`` are further records of the same population that the target never saw.
+    """
 
     features: Array
     labels: Array
     classes: Array
     users: Array | None = None
+    auxiliary: Records | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -83,11 +87,13 @@ class Membership:
     """Members and non-members of a target's training set.
 
     ``split`` says if the two sides were drawn by a recorded coin; ``unknown`` leaves it to the
-    blind baseline to find out. ``notes`` hold what a reader of the result must know.
+    blind baseline to find out. ``notes`` hold what a reader of the result must know. ``auxiliary``
+    are further records of the same population, on neither side, which the attacker may learn from.
 
     Raises:
-        ValueError: if the two sides differ in shape, a side has records of one class only, a label
-            is none of the classes, or a record stands on both sides (``Membership.of`` removes it).
+        ValueError: if the two sides or the auxiliary records differ in shape, a side has records of
+            one class only, a label is none of the classes, or a record stands on both sides
+            (``Membership.of`` removes it) or is auxiliary as well.
     """
 
     members: Records
@@ -95,15 +101,17 @@ class Membership:
     classes: Array
     split: Literal["randomised", "unknown"] = "unknown"
     notes: tuple[str, ...] = ()
+    auxiliary: Records | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", np.asarray(self.classes))
         inside, outside = self.members, self.non_members
-        if inside.features.shape[1:] != outside.features.shape[1:]:
-            raise ValueError(
-                f"non-members: records of shape {outside.features.shape[1:]}, "
-                f"members have {inside.features.shape[1:]}; give both the same columns"
-            )
+        for name, other in (("non-members", outside), ("auxiliary", self.auxiliary)):
+            if other is not None and inside.features.shape[1:] != other.features.shape[1:]:
+                raise ValueError(
+                    f"{name}: records of shape {other.features.shape[1:]}, "
+                    f"members have {inside.features.shape[1:]}; give both the same columns"
+                )
         for name, side in (("members", inside), ("non-members", outside)):
             try:
                 found = np.unique(positions(side.labels, self.classes))
@@ -116,6 +124,13 @@ class Membership:
                 )
         if count := int(_shared(inside, outside).sum()):
             raise ValueError(f"non-members: {count} records are members too; use Membership.of")
+        for name, side in (("members", inside), ("non-members", outside)):
+            # a copy of either side would tell the attack who is not on the other
+            if self.auxiliary is not None and (n := int(_shared(side, self.auxiliary).sum())):
+                raise ValueError(
+                    f"auxiliary: {n} of the records are {name} too; give records of the same "
+                    "population that are on neither side"
+                )
 
     @classmethod
     def of(
@@ -125,16 +140,28 @@ class Membership:
         *,
         classes: Sequence[Any] | Array | None = None,
         split: Literal["randomised", "unknown"] = "unknown",
+        auxiliary: Records | None = None,
     ) -> Membership:
         """The two sides after the overlap is removed from the non-members and put on record.
 
         Exact duplicates (same features and label) were trained on, whatever the file says, so they
-        leave the non-members. Near duplicates stay and are counted in the notes.
+        leave the non-members. So do the records of persons who have records among the members,
+        where both sides name persons. Near duplicates stay and are counted in the notes.
         ``classes`` default to the labels that occur.
         """
         if classes is None:
             classes = np.unique(np.concatenate([members.labels, non_members.labels]))
         notes = []
+        if members.users is not None and non_members.users is not None:
+            known = np.isin(non_members.users, members.users)
+            if known.all():
+                raise ValueError("non-members: every person among them is a member too")
+            if known.any():
+                notes.append(
+                    f"{int(known.sum())} of {len(non_members)} non-members belong to persons with "
+                    "records among the members: removed from the non-members"
+                )
+                non_members = non_members.take(~known)
         if members.features.shape[1:] == non_members.features.shape[1:]:
             shared = _shared(members, non_members)
             if shared.all():
@@ -151,7 +178,7 @@ class Membership:
                     f"{near} of {compared} non-members compared are near copies of members: kept, "
                     "they make an attack look weaker than it is"
                 )
-        return cls(members, non_members, np.asarray(classes), split, tuple(notes))
+        return cls(members, non_members, np.asarray(classes), split, tuple(notes), auxiliary)
 
     def pool(self) -> tuple[Pool, NDArray[np.int64]]:
         """The records without the truth, and each one's position among members then non-members."""
@@ -164,7 +191,8 @@ class Membership:
         users = None
         if all(side.users is not None for side in both):
             users = np.concatenate([np.asarray(side.users) for side in both])[order]
-        return Pool(features[order], labels[order], self.classes, users), order
+        pool = Pool(features[order], labels[order], self.classes, users, self.auxiliary)
+        return pool, order
 
 
 def near_duplicates(

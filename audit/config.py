@@ -100,13 +100,17 @@ class Records(Strict):
     """The records that the attacks try to tell apart.
 
     ``split`` says how members were chosen. Only a randomised split lets an attack's figure speak
-    about the model and not about a difference between the two files.
+    about the model and not about a difference between the two files. ``user`` names the column of
+    the person behind each record; persons are then judged as wholes. ``auxiliary`` is a file of
+    further records of the same population that the target never saw.
     """
 
     members: Path
     non_members: Path
+    auxiliary: Path | None = None
     label: str = "label"
     id: str | None = None
+    user: str | None = None
     split: Literal["randomised", "unknown"] = "unknown"
 
 

@@ -53,15 +53,19 @@ def read_membership(
     """
     members, names = _read(section.members, section, text, None)
     others, _ = _read(section.non_members, section, text, names)
-    inputs = (
+    inputs = [
         digest(section.members, "members", len(members)),
         digest(section.non_members, "non-members", len(others)),
-    )
+    ]
+    extra = None
+    if section.auxiliary is not None:
+        extra, _ = _read(section.auxiliary, section, text, names)
+        inputs.append(digest(section.auxiliary, "auxiliary", len(extra)))
     try:
-        both = Membership.of(members, others, classes=classes, split=section.split)
+        both = Membership.of(members, others, classes=classes, split=section.split, auxiliary=extra)
     except ValueError as error:
         raise InputError(f"{section.members}, {section.non_members}: {error}") from None
-    return both, names, inputs
+    return both, names, tuple(inputs)
 
 
 def read_scores(target: ScoresTarget) -> tuple[Any, Any, Any, Input]:
@@ -122,12 +126,13 @@ def _read(
     frame = _frame(path)
     labels = _column(frame, section.label, path, "records.label").to_numpy()
     ids = _column(frame, section.id, path, "records.id").to_numpy() if section.id else None
+    users = _column(frame, section.user, path, "records.user").astype(str) if section.user else None
     if text is not None:
         texts = _column(frame, text, path, "target.text")
         if missing := int(texts.isna().sum()):
             raise InputError(f"{path}: column {text!r}: {missing} texts are missing; drop them")
-        return _records(path, texts.to_numpy().astype(np.str_), labels, ids), (text,)
-    features = frame.drop(columns=[c for c in (section.label, section.id) if c])
+        return _records(path, texts.to_numpy().astype(np.str_), labels, ids, users), (text,)
+    features = frame.drop(columns=[c for c in (section.label, section.id, section.user) if c])
     found = tuple(map(str, features.columns))
     if not found:
         raise InputError(f"{path}: no columns beside the label; records need features")
@@ -135,7 +140,8 @@ def _read(
         _refuse_other_columns(path, found, names)
         features = features[list(names)]
     _refuse_gaps(path, features)
-    return _records(path, features.to_numpy(), labels, ids), found if names is None else names
+    records = _records(path, features.to_numpy(), labels, ids, users)
+    return records, found if names is None else names
 
 
 def _read_npz(
@@ -146,7 +152,7 @@ def _read_npz(
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: not an npz file of plain arrays ({error})") from None
-    for name in (NPZ_FEATURES, section.label, *([section.id] if section.id else [])):
+    for name in filter(None, (NPZ_FEATURES, section.label, section.id, section.user)):
         if name not in arrays:
             raise InputError(f"{path}: no array {name!r}; it holds {', '.join(arrays) or 'none'}")
     features = arrays[NPZ_FEATURES]
@@ -156,14 +162,16 @@ def _read_npz(
         row = int(np.argwhere(bad)[0][0]) + 1
         raise InputError(f"{path}: features, record {row}: NaN or infinite; fill or drop it")
     ids = arrays[section.id] if section.id else None
-    return _records(path, features, arrays[section.label], ids), names or ()
+    users = arrays[section.user].astype(np.str_) if section.user else None
+    return _records(path, features, arrays[section.label], ids, users), names or ()
 
 
-def _records(path: Path, features: Any, labels: Any, ids: Any) -> Records:
+def _records(path: Path, features: Any, labels: Any, ids: Any, users: Any) -> Records:
     if ids is None:
         ids = [f"{path.stem}:{row}" for row in range(1, len(features) + 1)]
     try:
-        return Records(features, labels, np.asarray(ids))
+        users = None if users is None else np.asarray(users, dtype=np.str_)
+        return Records(features, labels, np.asarray(ids), users)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
 

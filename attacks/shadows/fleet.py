@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from attacks.files import whole_file
 from attacks.membership.signals import WIDTH, observe
-from attacks.records import Bools, Pool, Records, content_digest
+from attacks.records import Bools, Pool, content_digest
 from attacks.shadows.plan import halves
 from attacks.targets import Array, Target, positions
 
@@ -44,8 +44,8 @@ class Observations:
 class Shadows:
     """A fleet of shadow models, trained when first asked for and shared by every attack after.
 
-    The models split ``auxiliary`` records if there are any, which must be no training records of
-    the target, else the audited records themselves, blind to which of them are members.
+    The models split the pool's auxiliary records if it has any, else the audited records
+    themselves, blind to which of them are members.
 
     Attributes:
         fit: (features, labels, seed) to a Target like the audited one: same recipe, same access.
@@ -66,7 +66,6 @@ class Shadows:
     fit: Fit | None
     models: int = 16
     seed: int = 0
-    auxiliary: Records | None = None
     folder: Path | None = None
     recipe: str = ""
     jobs: int = 1
@@ -89,8 +88,8 @@ class Shadows:
         Raises:
             ValueError: if the plan cannot be made (see ``plan.halves``), or what ``fit`` raises.
         """
-        X, y, learned, judged = self._rows(pool)
-        users = self.auxiliary.users if self.auxiliary is not None else pool.users
+        X, y, learned, judged = _rows(pool)
+        users = pool.auxiliary.users if pool.auxiliary is not None else pool.users
         inside = np.zeros((self.models, len(y)), dtype=np.bool_)
         inside[:, learned] = halves(len(y[learned]), self.models, self.seed, users)
         name = self._name(X, y, inside)
@@ -98,18 +97,6 @@ class Shadows:
             values = self._values(name, X, y, inside, progress or _silent)
             self._seen[name] = Observations(values, inside, y, learned, judged)
         return self._seen[name]
-
-    def _rows(self, pool: Pool) -> tuple[Array, Array, slice, slice]:
-        if self.auxiliary is None:
-            return pool.features, pool.labels, slice(None), slice(None)
-        if self.auxiliary.features.shape[1:] != pool.features.shape[1:]:
-            raise ValueError(
-                f"auxiliary: records of shape {self.auxiliary.features.shape[1:]}, "
-                f"the audited ones have {pool.features.shape[1:]}; give both the same columns"
-            )
-        X = np.concatenate([self.auxiliary.features, pool.features])
-        y = np.concatenate([self.auxiliary.labels, pool.labels])
-        return X, y, slice(0, len(self.auxiliary)), slice(len(self.auxiliary), None)
 
     def _name(self, X: Array, y: Array, inside: Bools) -> str:
         parts = [FORMAT, self.recipe, str(self.seed), content_digest(X, y)]
@@ -149,6 +136,16 @@ class Shadows:
                 for k, seed in zip(missing, seeds, strict=True)
             )
             yield from Parallel(n_jobs=self.jobs, return_as="generator_unordered")(work)
+
+
+def _rows(pool: Pool) -> tuple[Array, Array, slice, slice]:
+    """Features and labels of all records, which of them are learned from, and which are judged."""
+    extra = pool.auxiliary
+    if extra is None:
+        return pool.features, pool.labels, slice(None), slice(None)
+    X = np.concatenate([extra.features, pool.features])
+    y = np.concatenate([extra.labels, pool.labels])
+    return X, y, slice(0, len(extra)), slice(len(extra), None)
 
 
 class _Store:

@@ -102,3 +102,29 @@ def test_pool_order_depends_on_content_alone():
     assert np.array_equal(one.labels, other.labels)
     stacked = np.concatenate([members.features, others.features])
     assert np.array_equal(stacked[order], one.features)
+
+
+def test_persons_on_both_sides_are_members():
+    members, others = side(10, 1, "m"), side(10, 2, "n")
+    members = Records(members.features, members.labels, members.ids, np.arange(10) // 2)
+    others = Records(others.features, others.labels, others.ids, np.arange(10) // 2 + 4)
+    records = Membership.of(members, others)
+    assert len(records.non_members) == 8
+    assert records.notes == (
+        "2 of 10 non-members belong to persons with records among the members: removed from the "
+        "non-members",
+    )
+    with pytest.raises(ValueError, match="every person among them is a member too"):
+        Membership.of(members, others.take(others.users == 4))
+
+
+def test_auxiliary_records_stand_on_neither_side():
+    members, others, extra = side(10, 1, "m"), side(10, 2, "n"), side(12, 3, "x")
+    records = Membership.of(members, others, auxiliary=extra)
+    assert records.pool()[0].auxiliary is extra
+    for name, theirs in (("members", members), ("non-members", others)):
+        with pytest.raises(ValueError, match=f"auxiliary: 3 of the records are {name} too"):
+            Membership.of(members, others, auxiliary=theirs.take(slice(3)))
+    wide = Records(np.zeros((4, 2)), [0, 1, 0, 1])
+    with pytest.raises(ValueError, match=r"auxiliary: records of shape \(2,\)"):
+        Membership.of(members, others, auxiliary=wide)

@@ -12,6 +12,7 @@ from attacks.targets import from_sklearn
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(31, 3)), RNG.integers(0, 2, 31)
 POOL = Pool(X, Y, np.array([0, 1]))
+EXTRA = Records(RNG.normal(size=(20, 3)), np.arange(20) % 2)
 
 
 class Fit:
@@ -70,7 +71,7 @@ def test_answers_of_another_configuration_are_not_reused(tmp_path, change):
         case "models":
             options["models"] = 6
         case "auxiliary":
-            options["auxiliary"] = Records(RNG.normal(size=(20, 3)), np.arange(20) % 2)
+            pool = Pool(X, Y, POOL.classes, None, EXTRA)
     Shadows(fit, folder=tmp_path, **options).observations(pool)
     assert fit.trained == options["models"]
 
@@ -95,13 +96,10 @@ def test_processes_give_the_same_answers(tmp_path):
 
 
 def test_auxiliary_records_keep_the_audited_out_of_every_model():
-    extra = Records(RNG.normal(size=(20, 3)), np.arange(20) % 2)
-    seen = Shadows(Fit(), 4, auxiliary=extra).observations(POOL)
+    seen = Shadows(Fit(), 4).observations(Pool(X, Y, POOL.classes, None, EXTRA))
     assert not seen.inside[:, seen.judged].any()
     assert (seen.inside[:, seen.learned].sum(axis=0) == 2).all()
     assert seen.values[:, seen.judged].shape[1] == 31
-    with pytest.raises(ValueError, match=r"auxiliary: records of shape \(2,\)"):
-        Shadows(Fit(), 4, auxiliary=Records(np.zeros((4, 2)), [0, 1, 0, 1])).observations(POOL)
 
 
 def test_a_folder_needs_a_recipe_and_errors_name_the_model(tmp_path):
