@@ -7,21 +7,24 @@ M small ones. Every model has its own records, minibatches, noise and initial we
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from joblib import cpu_count
 from torch.func import stack_module_state
+from torch.nn.utils.rnn import pad_sequence
 
 from attacks.records import Bools
 from attacks.shadows.torch_gradients import Tensors, gradients_for
 from attacks.targets import AccessLevel, Array, Target, from_torch, positions, torch_device
 
-Batch = list[torch.Tensor]
-"""One minibatch for each model: the numbers of its rows."""
+_BUILDING = threading.Lock()  # initial weights come from torch's one generator
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,11 @@ class TorchTraining:
         batch_size: an epoch is cut into minibatches of this size and a rest; with ``private``, the
             expected size.
         private: None for plain training.
-        together: how many models are trained at once; less saves memory, and loses less when the
-            fleet is interrupted.
-        threads: of torch on a CPU. Small products lose more by waiting for the other thread than
-            they gain by it, ten times as much on a busy machine.
+        together: how many models are trained as one, at most: beyond some 16 the weights leave the
+            processor's caches, and more is lost when the fleet is interrupted.
+        workers: how many such groups are trained side by side on a CPU, each in a thread of its
+            own; None for one a core. More cores for one group's small products lose more by waiting
+            than they gain, ten times as much on a busy machine.
 
     Raises:
         ValueError: if the module has batch normalisation, or a number is out of range.
@@ -79,12 +83,12 @@ class TorchTraining:
     access: AccessLevel = "logits"
     device: str = "auto"
     together: int = 16
-    threads: int = 1
+    workers: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "learning_rate", "together", "threads"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: must be positive, got {getattr(self, name)}")
+        for name in ("epochs", "batch_size", "learning_rate", "together", "workers"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise ValueError(f"{name}: must be positive, got {value}")
 
     def fit(self, X: Array, y: Array, seed: int) -> Target:
         """One model on all records: the target that a fleet of this training imitates."""
@@ -97,15 +101,45 @@ class TorchTraining:
         if records.is_floating_point():
             records = records.float()
         labels = torch.as_tensor(positions(y, np.asarray(self.classes)), device=place)
-        for start in range(0, len(inside), self.together):
-            some = slice(start, start + self.together)
-            for module in self._train(records, labels, inside[some], seeds[some]):
-                yield from_torch(module, self.access, self.classes, self.device)
+        workers = self._side_by_side(records)
+        size = min(self.together, math.ceil(len(inside) / workers))
+        groups = [slice(start, start + size) for start in range(0, len(inside), size)]
+        stop = threading.Event()
+        with _one_thread(), ThreadPoolExecutor(workers) as pool:
+            trained = [
+                pool.submit(self._train, records, labels, inside[some], seeds[some], stop)
+                for some in groups
+            ]
+            try:
+                for group in trained:
+                    for module in group.result():
+                        yield from_torch(module, self.access, self.classes, self.device)
+            finally:
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+
+    def _side_by_side(self, records: torch.Tensor) -> int:
+        """How many groups to train at a time: one where they would share a device or dropout."""
+        if records.device.type != "cpu":
+            return 1
+        with torch.random.fork_rng(devices=[]):
+            module = self.build().train()
+            before = torch.get_rng_state()
+            module(records[:2])
+            draws = not torch.equal(before, torch.get_rng_state())
+        return 1 if draws else self.workers or cpu_count()
 
     def _train(
-        self, X: torch.Tensor, y: torch.Tensor, inside: Bools, seeds: list[int]
+        self,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        inside: Bools,
+        seeds: list[int],
+        stop: threading.Event,
     ) -> list[torch.nn.Module]:
-        modules, coins = zip(*(self._new(seed) for seed in seeds), strict=True)
+        with _BUILDING:
+            modules, coins = zip(*(self._new(seed) for seed in seeds), strict=True)
+            torch.manual_seed(seeds[0])  # for dropout
         modules = tuple(module.to(X.device) for module in modules)
         stacked, fixed = stack_module_state(list(modules))
         weights = {name: value for name, value in stacked.items() if value.requires_grad}
@@ -114,17 +148,17 @@ class TorchTraining:
         gradients = gradients_for(modules[0], X[:1])
         members = [torch.from_numpy(np.flatnonzero(row)) for row in inside]
         clip = self.private.clipping_norm if self.private else None
-        with torch.random.fork_rng(devices=[]), _threads(self.threads):
-            torch.manual_seed(seeds[0])  # for dropout
-            for batch in self._batches(members, coins):
-                rows, share = _padded(batch, self.batch_size if self.private else None)
-                rows, share = rows.to(X.device), share.to(X.device)
-                found = gradients(weights, fixed, X[rows], y[rows], share, clip)
-                if self.private:
-                    self._add_noise(found, coins)
-                for name, weight in weights.items():
-                    weight.grad = found[name]
-                optimiser.step()
+        for rows, share in self._batches(members, coins):
+            if stop.is_set():
+                break
+            rows, share = rows.to(X.device), share.to(X.device)
+            records = X.index_select(0, rows.flatten()).view(*rows.shape, *X.shape[1:])
+            found = gradients(weights, fixed, records, y.take(rows), share, clip)
+            if self.private:
+                self._add_noise(found, coins)
+            for name, weight in weights.items():
+                weight.grad = found[name]
+            optimiser.step()
         for k, module in enumerate(modules):
             state = {name: value[k].detach().clone() for name, value in (weights | fixed).items()}
             module.load_state_dict(state, strict=False)  # buffers that are not saved do not change
@@ -154,32 +188,49 @@ class TorchTraining:
 
     def _batches(
         self, members: list[torch.Tensor], coins: Sequence[torch.Generator]
-    ) -> Iterator[Batch]:
-        """Every step's minibatches: drawn one by one if private, else cut from each epoch's order.
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Every step's rows (M, B), and the share of the gradient that each has: 0 for padding.
 
-        Models of unequal size take equally many: whose records give fewer minibatches than the
-        largest model's is cut into equal, smaller ones.
+        Drawn one by one if private, else cut from each epoch's order. Models of unequal size take
+        equally many steps: whose records give fewer minibatches than the largest model's is cut
+        into equal, smaller ones.
         """
         most, least = max(map(len, members)), min(map(len, members))
         if self.private:
             if self.batch_size > least:
                 raise ValueError(f"batch_size: {self.batch_size} is more than the {least} records")
             for _ in range(max(1, round(self.epochs * most / self.batch_size))):
-                yield [
+                drawn = [
                     rows[torch.rand(len(rows), generator=coin) < self.batch_size / len(rows)]
                     for rows, coin in zip(members, coins, strict=True)
                 ]
+                real = torch.arange(max(map(len, drawn))) < torch.tensor([[len(d)] for d in drawn])
+                yield pad_sequence(drawn, batch_first=True), real / self.batch_size
             return
         count = math.ceil(most / self.batch_size)
+        starts, sizes = zip(*(self._cuts(len(rows), count) for rows in members), strict=True)
+        start, size = torch.stack(starts)[:, :, None], torch.stack(sizes)[:, :, None]
+        place = torch.arange(int(size.max()))
+        share = ((place < size) / size.clamp(min=1)).transpose(0, 1)
+        at = (start + place).clamp(max=most - 1).flatten(1)
         for _ in range(self.epochs):
-            cuts = []
-            for rows, coin in zip(members, coins, strict=True):
-                order = rows[torch.randperm(len(rows), generator=coin)]
-                regular = len(rows) > (count - 1) * self.batch_size
-                cuts.append(
-                    torch.split(order, self.batch_size) if regular else order.tensor_split(count)
-                )
-            yield from (list(batch) for batch in zip(*cuts, strict=True))
+            orders = [
+                rows[torch.randperm(len(rows), generator=coin)]
+                for rows, coin in zip(members, coins, strict=True)
+            ]
+            rows = pad_sequence(orders, batch_first=True).gather(1, at)
+            yield from zip(
+                rows.view(len(members), count, -1).transpose(0, 1).contiguous(), share, strict=True
+            )
+
+    def _cuts(self, records: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where each of ``count`` minibatches starts, and how large it is."""
+        if records > (count - 1) * self.batch_size:
+            ends = (torch.arange(1, count + 1) * self.batch_size).clamp(max=records)
+        else:
+            ends = (torch.arange(1, count + 1) * records) // count
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]])
+        return starts, ends - starts
 
     def _add_noise(self, found: Tensors, coins: Sequence[torch.Generator]) -> None:
         assert self.private is not None
@@ -191,18 +242,11 @@ class TorchTraining:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(1)  # also of the threads that start from here on
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
         torch.set_num_threads(before)
-
-
-def _padded(batch: Batch, expected: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row numbers (M, B) and each row's share of the gradient: 1 / ``expected``, or of the mean."""
-    rows = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
-    sizes = torch.tensor([len(part) for part in batch])
-    real = torch.arange(rows.shape[1]) < sizes[:, None]
-    return rows, real / (expected or sizes.clamp(min=1)[:, None])

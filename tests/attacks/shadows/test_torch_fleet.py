@@ -1,5 +1,8 @@
 """Models trained together are those that training them one after another gives."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -178,14 +181,50 @@ def test_an_interrupted_fleet_resumes_with_equal_answers(tmp_path):
     assert np.allclose(seen.values, whole.values, atol=1e-4)
 
 
+def test_groups_side_by_side_are_those_trained_in_turn():
+    plan, seeds = halves(101, 8, 0), [*range(8)]
+    for options in ({}, {"private": PrivateTraining(0.8)}, {"build": Norm}):
+        answers = [
+            [t.logits(X) for t in training(epochs=3, batch_size=16, together=2, workers=n, **options)(
+                X, Y, plan, seeds)]
+            for n in (1, 4)
+        ]  # fmt: skip
+        assert np.array_equal(*answers)
+
+
+def test_dropout_is_drawn_from_the_seed():
+    """Dropout draws from torch's one generator, so such models are never trained side by side."""
+
+    def build():
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
+
+    recipe = training(build=build, epochs=3, together=2, workers=4)
+    once, twice = (
+        [t.logits(X) for t in recipe(X, Y, halves(101, 8, 0), [*range(8)])] for _ in "12"
+    )
+    assert np.array_equal(once, twice)
+
+
+def test_who_stops_listening_stops_the_training():
+    """The second group would train for hours, and the pool waits for it."""
+    started, stop = time.monotonic(), threading.Event()
+    stop.set()
+    forever = training(epochs=10**7)
+    forever._train(torch.tensor(X).float(), torch.tensor(Y), halves(101, 2, 0), [0, 1], stop)
+    assert time.monotonic() - started < 60
+
+
 def test_the_callers_random_state_and_threads_are_left_alone():
-    threads = torch.get_num_threads()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
     torch.manual_seed(3)
     wanted = torch.rand(2)
     torch.manual_seed(3)
-    training(epochs=1, threads=threads + 1).fit(X, Y, 0)
+    training(epochs=1, together=1, workers=2).fit(X, Y, 0)
+    left = torch.get_num_threads()
+    torch.set_num_threads(before)
     assert torch.equal(torch.rand(2), wanted)
-    assert torch.get_num_threads() == threads
+    assert left == 2
 
 
 def test_what_cannot_be_trained_is_refused():
