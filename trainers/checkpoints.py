@@ -26,17 +26,22 @@ class Checkpoints:
     file: Path
     every: int = 0
 
-    def after_step(self, model: nn.Module, optimizer: Any) -> None:
-        """Save if it is time."""
-        if self.every and self.ledger.steps % self.every == 0:
+    def after_step(self, model: nn.Module, optimizer: Any, training: Any) -> None:
+        """Save if it is time. ``training`` knows where its batches and its noise stand."""
+        repeated = training.steps < self.ledger.steps
+        if self.every and training.steps % self.every == 0 and not repeated:
             self.ledger.sync()
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "training": training.state(),
+            }
             temporary = self.file.with_name(self.file.name + ".part")
-            torch.save({"step": self.ledger.steps, **state}, temporary)
+            torch.save({"step": training.steps, **state}, temporary)
             os.replace(temporary, self.file)
             self.ledger.checkpoint(self.file)
 
-    def restore(self, model: nn.Module, optimizer: Any) -> None:
+    def restore(self, model: nn.Module, optimizer: Any, training: Any) -> None:
         """Put the saved state back; without a file, the run starts from its first weights.
 
         Raises:
@@ -47,6 +52,7 @@ class Checkpoints:
             try:
                 model.load_state_dict(state["model"])
                 optimizer.load_state_dict(state["optimizer"])
+                training.restore(state["training"])
             except (RuntimeError, ValueError, KeyError, TypeError, AttributeError):
                 raise ValueError(f"{self.file}: is of another model; use its settings") from None
 
@@ -65,6 +71,6 @@ def _load(file: Path) -> dict[str, Any]:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
         state = None
-    if not isinstance(state, dict) or state.keys() != {"step", "model", "optimizer"}:
+    if not isinstance(state, dict) or state.keys() != {"step", "model", "optimizer", "training"}:
         raise ValueError(f"{file}: is no checkpoint of this trainer; remove it to resume without")
     return state

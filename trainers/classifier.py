@@ -1,10 +1,7 @@
 """Trains classifiers of tables and images, with or without differential privacy.
 
-With privacy it is DP-SGD (Abadi et al. 2016, algorithm 1): Poisson batches, each record's gradient
-clipped to L2 norm C, Gaussian noise of standard deviation σ·C on their sum, division by the
-expected batch size. Opacus computes, clips and adds up the gradients per record; the sampler, the
-noise and the ledger are ours, so that the sample rate is batch size over record count and an empty
-batch is a step like any other.
+With privacy it is DP-SGD by ``trainers.dpsgd``. A run writes its weights as safetensors, a
+description that rebuilds the module, and the ledger of every step.
 """
 
 from __future__ import annotations
@@ -13,37 +10,29 @@ import dataclasses
 import importlib.metadata
 import json
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from opacus.accountants.analysis.rdp import compute_rdp, get_privacy_spent
-from opacus.accountants.rdp import RDPAccountant
-from opacus.accountants.utils import get_noise_multiplier
-from opacus.grad_sample import GradSampleModule
-from opacus.optimizers import DPOptimizer
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from trainers.checkpoints import Checkpoints, saved_step
+from trainers.dpsgd.clipping import Flat
+from trainers.dpsgd.plan import Plan, plan
+from trainers.dpsgd.training import LEDGER_ORDERS, PrivateTraining
 from trainers.ledger import Header, LedgerWriter, fingerprint
-from trainers.randomness import Randomness, secure, seeded
+from trainers.networks import build
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-LEDGER_ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
-# Opacus' own orders end at 63, where ε cannot fall below 0.1 at δ = 1e-5
-_ORDERS = (*RDPAccountant.DEFAULT_ALPHAS, *(64, 80, 96, 128, 192, 256, 384, 512, 768, 1024))
 CHECKPOINT = "checkpoint.pt"
 OnStep = Callable[[int, int, float], None]
-Record = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -51,6 +40,7 @@ class Privacy:
     """What DP-SGD shall reach. Give either a target ε or a noise multiplier.
 
     ``noise`` is ``secure`` for a guarantee; ``seeded`` repeats a run and protects nobody.
+    ``engine`` clips: our own in one pass, or Opacus' hooks, another implementation.
 
     Raises:
         ValueError: if not exactly one of the two is given, or a value is out of range.
@@ -61,6 +51,7 @@ class Privacy:
     delta: float = 1e-5
     clipping_norm: float = 1.0
     noise: Literal["secure", "seeded"] = "secure"
+    engine: Literal["book-keeping", "opacus"] = "book-keeping"
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise_multiplier is None):
@@ -135,72 +126,6 @@ class TrainedClassifier:
     delta: float | None
 
 
-class Rescale(nn.Module):
-    """Maps features from [low, high] to [-1, 1]; the bounds are no weights and are not trained."""
-
-    middle: torch.Tensor
-    reach: torch.Tensor
-
-    def __init__(self, low: float | Sequence[float], high: float | Sequence[float]) -> None:
-        super().__init__()
-        low_, high_ = torch.tensor(low, dtype=torch.float), torch.tensor(high, dtype=torch.float)
-        if not torch.all(high_ > low_):
-            raise ValueError("low, high: every upper bound must lie above its lower bound")
-        self.register_buffer("middle", (high_ + low_) / 2, persistent=False)
-        self.register_buffer("reach", (high_ - low_) / 2, persistent=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The scaled features, of the same shape."""
-        scaled: torch.Tensor = (x - self.middle) / self.reach
-        return scaled
-
-
-def build(
-    architecture: str,
-    inputs: int | Sequence[int],
-    classes: int,
-    hidden: Sequence[int],
-    low: float | Sequence[float] = -1.0,
-    high: float | Sequence[float] = 1.0,
-) -> nn.Module:
-    """A fresh classifier: raw features in, logits out.
-
-    Args:
-        architecture: ``mlp`` or ``cnn``.
-        inputs: how many features, or (channels, height, width) for a ``cnn``.
-        classes: how many logits.
-        hidden: widths of the hidden layers, or channels of the convolutions.
-        low, high: bounds of the features, scaled to [-1, 1].
-
-    Raises:
-        ValueError: if the architecture is unknown, or inputs or bounds do not suit it.
-    """
-    for bounds in (low, high):
-        if isinstance(bounds, Sequence) and len(bounds) != inputs:
-            raise ValueError(f"low, high: {len(bounds)} bounds for {inputs} features; one fits all")
-    layers: list[nn.Module] = [Rescale(low, high)]
-    if architecture == "mlp":
-        width = inputs if isinstance(inputs, int) else int(np.prod(inputs))
-        layers.append(nn.Flatten())
-        for units in hidden:
-            layers += [nn.Linear(width, units), nn.ReLU()]
-            width = units
-    elif architecture == "cnn":
-        if isinstance(inputs, int) or len(inputs) != 3:
-            raise ValueError(f"inputs: a cnn needs (channels, height, width), got {inputs}")
-        channels, height, width_ = inputs
-        for filters in hidden:
-            layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-            channels, height, width_ = filters, height // 2, width_ // 2
-        if height * width_ == 0:
-            raise ValueError(f"hidden: too many convolutions for inputs of {tuple(inputs)}")
-        layers.append(nn.Flatten())
-        width = channels * height * width_
-    else:
-        raise ValueError(f"architecture: {architecture!r} is none of mlp, cnn")
-    return nn.Sequential(*layers, nn.Linear(width, classes))
-
-
 def train(
     config: ClassifierConfig,
     features: np.ndarray,
@@ -216,7 +141,8 @@ def train(
 
     A DP run that was killed goes on with ``resume``, from its last checkpoint if it saved any. The
     steps after that checkpoint were spent and stay counted: the run ends when the ledger holds the
-    planned number of steps, so that the budget aimed at is kept.
+    planned number of steps, so that the budget aimed at is kept. A seeded run takes them again as
+    they were, and ends where it would have ended; a secure one never repeats its noise.
 
     Args:
         features: (n, features) for an ``mlp``, (n, channels, height, width) for a ``cnn``.
@@ -235,32 +161,28 @@ def train(
         raise ValueError(f"labels: all records have label {y[0]}; a classifier needs two or more")
     if config.privacy is None and (checkpoint_every or resume):
         raise ValueError("privacy: only DP runs keep checkpoints and are resumed; train anew")
-    plan = _plan(config, len(x))
+    spending = _plan(config, len(x))
+    steps = spending.steps if spending else config.epochs * -(-len(x) // config.batch_size)
     arguments = _arguments(config, features.shape[1:])
     with torch.random.fork_rng(devices=[]):
         build(**arguments)  # refuses what cannot be built before a ledger is begun
     path = out / "ledger.jsonl"
-    header = _header(config, plan, fingerprint(features, labels))
-    with _ledger(path, header, resume) as ledger:
+    header = _header(config, spending, steps, len(x), fingerprint(features, labels))
+    with _ledger(path, header, resume) as ledger, torch.random.fork_rng(devices=[]):
         checkpoints = Checkpoints(ledger, out / CHECKPOINT, checkpoint_every)
-        if ledger.steps and plan.randomness is not None and plan.randomness.source == "seeded":
-            # from the seed alone, the batches and the noise of the steps that ran would come again
-            plan = dataclasses.replace(plan, randomness=seeded([config.seed, ledger.steps]))
-
-        def record(batch_size: int) -> None:
-            ledger.step(
-                batch_size=batch_size,
-                expected_batch_size=config.batch_size,
-                noise_multiplier=plan.noise_multiplier,
-                clipping_norm=plan.clipping_norm,
-                rdp=plan.step_rdp,
-            )
-            if on_step is not None:
-                on_step(ledger.steps, plan.steps, plan.epsilon(ledger.steps))
-
-        model = _fit(config, plan, x, y, config.seed, arguments, record, checkpoints)
+        torch.manual_seed(config.seed)
+        model = build(**arguments)
+        if spending is None:
+            _fit_plain(config, model, x, y, _recorder(config, None, ledger, steps, on_step))
+        else:
+            assert config.privacy is not None
+            source = config.privacy.noise
+            repeated = ledger.steps - saved_step(checkpoints.file) if source == "seeded" else 0
+            record = _recorder(config, spending, ledger, steps, on_step, repeated)
+            _fit_private(config, spending, model, x, y, source, record, config.seed, checkpoints)
+        model.eval()
         description = {
-            "factory": "trainers.classifier:build",
+            "factory": "trainers.networks:build",
             "arguments": arguments,
             "training": dataclasses.asdict(config),
         }
@@ -270,7 +192,7 @@ def train(
         text = json.dumps(description, indent=1) + "\n"
         _write(out / "model.json", lambda temporary: temporary.write_text(text, encoding="utf-8"))
         ledger.checkpoint(weights)
-        epsilon = plan.epsilon(ledger.steps)
+        epsilon = spending.epsilon(ledger.steps) if spending else float("inf")
         ledger.end(epsilon=epsilon if config.privacy else None, key=signing_key)
     checkpoints.file.unlink(missing_ok=True)
     return TrainedClassifier(
@@ -279,8 +201,8 @@ def train(
         description=out / "model.json",
         ledger=path,
         steps=ledger.steps,
-        sample_rate=plan.sample_rate,
-        noise_multiplier=plan.noise_multiplier,
+        sample_rate=config.batch_size / len(x),
+        noise_multiplier=header.noise_multiplier,
         epsilon=epsilon,
         delta=config.privacy.delta if config.privacy else None,
     )
@@ -295,104 +217,44 @@ def fit_classifier(
     secure: shadow models protect nobody, and must be repeatable.
     """
     x, y = _checked(config, features, labels)
-    arguments = _arguments(config, features.shape[1:])
-    plan = _plan(config, len(x), randomness=seeded(seed))
-    return _fit(config, plan, x, y, seed, arguments, lambda _: None)
+    spending = _plan(config, len(x))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build(**_arguments(config, features.shape[1:]))
+        if spending is None:
+            _fit_plain(config, model, x, y, lambda size: None)
+        else:
+            unseen = lambda size, clipping_norm: None  # noqa: E731
+            _fit_private(config, spending, model, x, y, "seeded", unseen, seed)
+    return model.eval()
 
 
 def noise_multiplier(config: ClassifierConfig, records: int) -> float:
     """The σ that training on this many records uses; 0 without privacy."""
-    return _plan(config, records).noise_multiplier
+    spending = _plan(config, records)
+    return spending.noise_multiplier if spending else 0.0
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What follows from a configuration and the number of records."""
-
-    records: int
-    steps: int
-    sample_rate: float
-    noise_multiplier: float
-    clipping_norm: float | None
-    randomness: Randomness | None
-    delta: float
-
-    @property
-    def step_rdp(self) -> list[list[float]]:
-        if self.clipping_norm is None:
-            return []
-        return [list(_rdp(self.sample_rate, self.noise_multiplier, LEDGER_ORDERS))]
-
-    def epsilon(self, steps: int) -> float:
-        if self.clipping_norm is None:
-            return float("inf")
-        rdp = np.array(_rdp(self.sample_rate, self.noise_multiplier, _ORDERS)) * steps
-        with warnings.catch_warnings():
-            # after few steps the best order lies beyond Opacus' grid: ε is then too high, not wrong
-            warnings.filterwarnings("ignore", message="Optimal order is the")
-            return float(get_privacy_spent(orders=_ORDERS, rdp=rdp, delta=self.delta)[0])
-
-
-def _plan(config: ClassifierConfig, records: int, randomness: Randomness | None = None) -> _Plan:
-    rate = config.batch_size / records
+def _plan(config: ClassifierConfig, records: int) -> Plan | None:
     privacy = config.privacy
     if privacy is None:
-        steps = config.epochs * -(-records // config.batch_size)
-        return _Plan(records, steps, rate, 0.0, None, None, 0.0)
-    steps = max(1, round(config.epochs / rate))
-    sigma = privacy.noise_multiplier
-    if sigma is None:
-        assert privacy.epsilon is not None
-        sigma = _calibrated(privacy.epsilon, privacy.delta, rate, steps)
-    if randomness is None:
-        randomness = secure() if privacy.noise == "secure" else seeded(config.seed)
-    return _Plan(records, steps, rate, sigma, privacy.clipping_norm, randomness, privacy.delta)
-
-
-@cache
-def _calibrated(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    sigma = get_noise_multiplier(
-        target_epsilon=epsilon,
-        target_delta=delta,
-        sample_rate=rate,
-        steps=steps,
-        accountant="rdp",
-        epsilon_tolerance=epsilon / 1000,
-        alphas=_ORDERS,
+        return None
+    return plan(
+        records,
+        config.batch_size,
+        epochs=config.epochs,
+        epsilon=privacy.epsilon,
+        noise_multiplier=privacy.noise_multiplier,
+        delta=privacy.delta,
     )
-    return float(sigma)
-
-
-@cache
-def _rdp(rate: float, sigma: float, orders: tuple[float, ...]) -> tuple[float, ...]:
-    rdp = compute_rdp(q=rate, noise_multiplier=sigma, steps=1, orders=list(orders))
-    return tuple(float(r) for r in rdp)
-
-
-def _fit(
-    config: ClassifierConfig,
-    plan: _Plan,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    seed: int,
-    arguments: dict[str, Any],
-    record: Record,
-    checkpoints: Checkpoints | None = None,
-) -> nn.Module:
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # Opacus hooks every layer, and the first one's input needs no gradient: nothing is lost
-        warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        torch.manual_seed(seed)
-        model = build(**arguments)
-        if plan.randomness is None:
-            _fit_plain(config, model, x, y, record)
-        else:
-            _fit_private(config, plan, plan.randomness, model, x, y, record, checkpoints)
-    return model.eval()
 
 
 def _fit_plain(
-    config: ClassifierConfig, model: nn.Module, x: torch.Tensor, y: torch.Tensor, record: Record
+    config: ClassifierConfig,
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    record: Callable[[int], None],
 ) -> None:
     optimizer = _optimizer(config, model)
     for _ in range(config.epochs):
@@ -405,54 +267,41 @@ def _fit_plain(
 
 def _fit_private(
     config: ClassifierConfig,
-    plan: _Plan,
-    randomness: Randomness,
+    spending: Plan,
     model: nn.Module,
     x: torch.Tensor,
     y: torch.Tensor,
-    record: Record,
-    checkpoints: Checkpoints | None,
+    source: Literal["secure", "seeded"],
+    record: Callable[[int, float], None],
+    seed: int,
+    checkpoints: Checkpoints | None = None,
 ) -> None:
-    wrapped = GradSampleModule(model, loss_reduction="sum")
-    optimizer = _NoisyOptimizer(
-        _optimizer(config, model),
-        noise_multiplier=plan.noise_multiplier,
-        max_grad_norm=plan.clipping_norm,
-        expected_batch_size=config.batch_size,
+    """Train from where the checkpoints stand.
+
+    A seeded run takes the steps that the ledger has beyond the checkpoint once more, to the bit,
+    and ``record`` lets them pass. A secure one cannot repeat them: they were spent.
+    """
+    assert config.privacy is not None
+    optimizer = _optimizer(config, model)
+    training = PrivateTraining(
+        model,
+        optimizer,
+        spending,
+        clipping=Flat(config.privacy.clipping_norm),
+        source=source,
+        seed=seed,
+        record=record,
+        engine=config.privacy.engine,
     )
-    optimizer.randomness = randomness
-    taken = 0
     if checkpoints is not None:
-        taken = checkpoints.ledger.steps
-        checkpoints.restore(model, optimizer)
-    for _ in range(plan.steps - taken):
-        batch = torch.from_numpy(randomness.poisson_batch(len(x), plan.sample_rate))
-        optimizer.zero_grad()
-        if len(batch):
-            loss = cross_entropy(wrapped(x[batch]), y[batch], reduction="sum")
-            torch.autograd.backward(loss)
-        else:  # nothing to clip, but the noise is due: who sees no step knows that nobody was drawn
-            for p in optimizer.params:
-                p.grad_sample = p.new_zeros((0, *p.shape))
-        record(len(batch))
-        optimizer.step()
+        checkpoints.restore(model, optimizer, training)
+        if source == "secure":
+            training.steps = checkpoints.ledger.steps
+    for batch in training:
+        training.step(batch, lambda rows: cross_entropy(model(x[rows]), y[rows], reduction="none"))
         if checkpoints is not None:
-            checkpoints.after_step(model, optimizer)
-    optimizer.zero_grad(set_to_none=True)
-    wrapped.to_standard_module()
-
-
-class _NoisyOptimizer(DPOptimizer):  # type: ignore[misc]
-    """Opacus' optimizer with noise from ``randomness``, added in float64 before rounding."""
-
-    randomness: Randomness
-
-    def add_noise(self) -> None:
-        """Put the clipped sum plus noise into each parameter's gradient."""
-        for p in self.params:
-            noise = torch.from_numpy(self.randomness.gaussian(p.numel())).view_as(p)
-            scale = self.noise_multiplier * self.max_grad_norm
-            p.grad = (p.summed_grad.double() + scale * noise).to(p.dtype)
+            checkpoints.after_step(model, optimizer, training)
+    training.release()
 
 
 def _optimizer(config: ClassifierConfig, model: nn.Module) -> torch.optim.Optimizer:
@@ -519,26 +368,61 @@ def _arguments(config: ClassifierConfig, shape: Sequence[int]) -> dict[str, Any]
     }
 
 
-def _header(config: ClassifierConfig, plan: _Plan, data: str) -> Header:
+def _header(
+    config: ClassifierConfig, spending: Plan | None, steps: int, records: int, data: str
+) -> Header:
     privacy = config.privacy
     packages = ("dpassay", "torch", "opacus", "numpy")
     return Header(
         data_fingerprint=data,
-        records=plan.records,
+        records=records,
         sampler="poisson" if privacy else "shuffled",
-        sample_rate=plan.sample_rate,
+        sample_rate=config.batch_size / records,
         expected_batch_size=config.batch_size,
         clipping="per_sample" if privacy else "none",
-        clipping_norm=plan.clipping_norm,
-        noise_multiplier=plan.noise_multiplier,
-        noise_source=plan.randomness.source if plan.randomness else "seeded",
+        clipping_norm=privacy.clipping_norm if privacy else None,
+        noise_multiplier=spending.noise_multiplier if spending else 0.0,
+        noise_source=privacy.noise if privacy else "seeded",
         orders=LEDGER_ORDERS if privacy else (),
-        planned_steps=plan.steps,
+        planned_steps=steps,
         delta=privacy.delta if privacy else None,
         epsilon=privacy.epsilon if privacy else None,
         code="trainers.classifier",
         versions={name: importlib.metadata.version(name) for name in packages},
     )
+
+
+def _recorder(
+    config: ClassifierConfig,
+    spending: Plan | None,
+    ledger: LedgerWriter,
+    steps: int,
+    on_step: OnStep | None,
+    repeated: int = 0,
+) -> Callable[..., None]:
+    """What puts each step into the ledger, before its update; ``repeated`` ones are in it already.
+
+    These were released before, to the bit: nothing new is spent.
+    """
+    rdp = [spending.step_rdp(LEDGER_ORDERS)] if spending else []
+
+    def record(size: int, clipping_norm: float | None = None) -> None:
+        nonlocal repeated
+        if repeated:
+            repeated -= 1
+            return
+        ledger.step(
+            batch_size=size,
+            expected_batch_size=config.batch_size,
+            noise_multiplier=spending.noise_multiplier if spending else 0.0,
+            clipping_norm=clipping_norm,
+            rdp=rdp,
+        )
+        if on_step is not None:
+            spent = spending.epsilon(ledger.steps) if spending else float("inf")
+            on_step(ledger.steps, steps, spent)
+
+    return record
 
 
 def _write(path: Path, write: Callable[[Path], Any]) -> None:

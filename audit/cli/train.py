@@ -42,6 +42,13 @@ def command() -> None:
 @click.option("--delta", type=float, default=1e-5, show_default=True)
 @click.option("--clipping-norm", type=float, default=1.0, show_default=True)
 @click.option("--seeded-noise", is_flag=True, help="Repeatable noise, for tests: no guarantee.")
+@click.option(
+    "--engine",
+    type=click.Choice(["book-keeping", "opacus"]),
+    default="book-keeping",
+    show_default=True,
+    help="What clips (DP): our single pass, or Opacus' hooks.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--sign", type=_PATH, help="Ed25519 private key (PEM) that signs the ledger's end.")
 @click.option("--checkpoint-every", type=int, default=0, help="Steps between checkpoints (DP).")
@@ -59,6 +66,7 @@ def classifier(
     delta: float,
     clipping_norm: float,
     seeded_noise: bool,
+    engine: Any,
     sign: Path | None,
     checkpoint_every: int,
     resume: bool,
@@ -81,6 +89,7 @@ def classifier(
                 delta=delta,
                 clipping_norm=clipping_norm,
                 noise="seeded" if seeded_noise else "secure",
+                engine=engine,
             )
         config = ClassifierConfig(
             classes=_largest(data, label, labels) + 1 if classes is None else classes,
