@@ -19,6 +19,7 @@ from scipy.stats import beta, binom, norm, rankdata
 from attacks.targets import Array, Floats
 
 FPRS = (0.1, 0.01, 0.001, 0.0001)
+UNEQUAL = 1.5  # one side over the other: from here on DeLong's interval alone is too narrow
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ def auc(members: ArrayLike, non_members: ArrayLike, confidence: float = 0.95) ->
     Interval: DeLong, DeLong and Clarke-Pearson (1988) by ranks (Sun and Xu 2014), on the logit
     scale so that it stays within (0, 1). Where DeLong's variance is zero or cannot be had (perfect
     separation, constant scores, a handful of records), Newcombe's method 5 (2006), which rests on
-    the value and the sizes alone and always has width.
+    the value and the sizes alone and always has width. Where the sides are unequal, the wider of
+    the two: the larger side's variance then hides that a few records, or tied ones, tell little of
+    their own (at 12 against 200 two-valued scores DeLong alone misses in 28 % instead of 5 %).
     """
     inside, outside = _scores(members, "members"), _scores(non_members, "non-members")
     m, n = len(inside), len(outside)
@@ -105,7 +108,12 @@ def auc(members: ArrayLike, non_members: ArrayLike, confidence: float = 0.95) ->
             reach = norm.ppf(0.5 + confidence / 2) * error / (value * (1 - value))
             low, high = expit(logit(value) - reach), expit(logit(value) + reach)
             if low < high:
-                return Estimate(float(low), value, float(high), confidence, "DeLong", m + n)
+                method = "DeLong"
+                if max(m, n) >= UNEQUAL * min(m, n):
+                    other = _newcombe_auc(value, m, n, confidence)
+                    low, high = min(low, other[0]), max(high, other[1])
+                    method = "DeLong or Newcombe 2006, the wider"
+                return Estimate(float(low), value, float(high), confidence, method, m + n)
     low, high = _newcombe_auc(value, m, n, confidence)
     return Estimate(low, value, high, confidence, "Newcombe 2006", m + n)
 
@@ -182,7 +190,7 @@ def advantage(
         hits, false = int((inside >= threshold).sum()), int((outside >= threshold).sum())
     m, n = len(inside), len(outside)
     value = hits / m - false / n
-    (t_low, t_high), (f_low, f_high) = _wilson(hits, m, confidence), _wilson(false, n, confidence)
+    (t_low, t_high), (f_low, f_high) = wilson(hits, m, confidence), wilson(false, n, confidence)
     low = value - np.hypot(hits / m - t_low, f_high - false / n)
     high = value + np.hypot(t_high - hits / m, false / n - f_low)
     return Estimate(
@@ -213,8 +221,8 @@ def measure(
 ) -> tuple[Figure, ...]:
     """Every figure of one attack: AUC, TPR at each FPR, advantage, balanced accuracy, lower tail.
 
-    ``lower_tail_tpr_at_fpr_x`` is the TPR of the reversed score: members that stand out by a low
-    score leak as well, and an AUC below one half is no privacy.
+    ``lower_tail_tpr_at_fpr_x`` and ``lower_tail_advantage`` are those of the reversed score:
+    members that stand out by a low score leak as well, and an AUC below one half is no privacy.
     """
     inside, outside = _scores(members, "members"), _scores(non_members, "non-members")
     upper = [tpr_at_fpr(inside, outside, fpr, confidence) for fpr in fprs]
@@ -225,6 +233,8 @@ def measure(
         Figure("advantage", advantage(inside, outside, None, confidence, seed)),
         Figure("balanced_accuracy", balanced_accuracy(inside, outside, None, confidence, seed)),
         *(Figure(f"lower_tail_{f.name}", f.estimate, f.unmeasured) for f in lower),
+        # the reversed rule needs a threshold of its own
+        Figure("lower_tail_advantage", advantage(-inside, -outside, None, confidence, seed)),
     )
 
 
@@ -234,6 +244,14 @@ def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> Estimate:
     low = float(beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0
     high = float(beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
     return Estimate(low, hits / n, high, confidence, "Clopper-Pearson", n)
+
+
+def wilson(hits: int, n: int, confidence: float) -> tuple[float, float]:
+    """The score interval of a share of n (Wilson 1927): both ends, within [0, 1]."""
+    z = float(norm.ppf(0.5 + confidence / 2))
+    centre = (hits + z * z / 2) / (n + z * z)
+    reach = z / (n + z * z) * np.sqrt(hits * (n - hits) / n + z * z / 4)
+    return max(float(centre - reach), 0.0), min(float(centre + reach), 1.0)
 
 
 def _scores(values: ArrayLike, name: str) -> Floats:
@@ -273,13 +291,6 @@ def _newcombe_auc(value: float, m: int, n: int, confidence: float) -> tuple[floa
         return float(brentq(gap, 0.0, value)) if value > 0 else 0.0
 
     return lower_end(value), 1 - lower_end(1 - value)
-
-
-def _wilson(hits: int, n: int, confidence: float) -> tuple[float, float]:
-    z = float(norm.ppf(0.5 + confidence / 2))
-    centre = (hits + z * z / 2) / (n + z * z)
-    reach = z / (n + z * z) * np.sqrt(hits * (n - hits) / n + z * z / 4)
-    return max(float(centre - reach), 0.0), min(float(centre + reach), 1.0)
 
 
 def _halves(scores: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:

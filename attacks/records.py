@@ -7,6 +7,7 @@ an order that depends on their content alone. So neither position nor file can g
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -51,6 +52,10 @@ class Records:
                 )
         if len(np.unique(self.ids)) != len(ids):
             raise ValueError("ids: they repeat; each record needs its own")
+        try:
+            "".join(self.ids.tolist()).encode()
+        except UnicodeEncodeError:
+            raise ValueError("ids: hold half a character (a lone surrogate); rewrite") from None
         for name, values in (("features", features), ("labels", labels)):
             if values.dtype.kind == "f" and (bad := ~np.isfinite(values)).any():
                 row = int(np.argwhere(bad)[0][0])
@@ -89,6 +94,7 @@ class Membership:
     ``split`` says if the two sides were drawn by a recorded coin; ``unknown`` leaves it to the
     blind baseline to find out. ``notes`` hold what a reader of the result must know. ``auxiliary``
     are further records of the same population, on neither side, which the attacker may learn from.
+    Where both sides name persons (``of_persons``), these are what an attack tells apart.
 
     Raises:
         ValueError: if the two sides or the auxiliary records differ in shape, a side has records of
@@ -142,36 +148,37 @@ class Membership:
         split: Literal["randomised", "unknown"] = "unknown",
         auxiliary: Records | None = None,
     ) -> Membership:
-        """The two sides after the overlap is removed from the non-members and put on record.
+        """The two sides without the records whose content stands more than once, which is noted.
 
-        Exact duplicates (same features and label) were trained on, whatever the file says, so they
-        leave the non-members. So do the records of persons who have records among the members,
-        where both sides name persons. Near duplicates stay and are counted in the notes.
-        ``classes`` default to the labels that occur.
+        Exact copies (same features and label) on both sides were trained on, whatever the file
+        says. Copies on one side go as well: k copies all fall to one side with p^k against
+        (1 - p)^k, so what is left of them would tell unequal sides apart, and copies that share
+        one score are not independent. What goes depends on the records alone and not on the coin.
+        Near duplicates stay and are counted in the notes. ``classes`` default to the labels that
+        occur.
+
+        Raises:
+            ValueError: if a person has records on both sides (where persons are named, it is
+                persons that the coin must fall for), nothing is left of a side, or as the class.
         """
         if classes is None:
             classes = np.unique(np.concatenate([members.labels, non_members.labels]))
         notes = []
-        if members.users is not None and non_members.users is not None:
-            known = np.isin(non_members.users, members.users)
-            if known.all():
-                raise ValueError("non-members: every person among them is a member too")
-            if known.any():
-                notes.append(
-                    f"{int(known.sum())} of {len(non_members)} non-members belong to persons with "
-                    "records among the members: removed from the non-members"
-                )
-                non_members = non_members.take(~known)
+        both = np.intersect1d(_persons(members), _persons(non_members))
+        if len(both):
+            raise ValueError(
+                f"persons: {len(both)} have records on both sides, such as {both[0]!s}; draw "
+                "persons, not records, as members, or do not name persons"
+            )
         if members.features.shape[1:] == non_members.features.shape[1:]:
-            shared = _shared(members, non_members)
-            if shared.all():
-                raise ValueError("non-members: every one of them is a member too")
-            if count := int(shared.sum()):
+            again = _repeated(members, non_members)
+            counts = [int(rows.sum()) for rows in again]
+            if sum(counts):
+                members, non_members = _without((members, non_members), again)
                 notes.append(
-                    f"{count} of {len(non_members)} non-members are exact copies of members: "
-                    "removed from the non-members"
+                    f"{counts[0]} members and {counts[1]} non-members have exact copies among the "
+                    "records: not judged"
                 )
-                non_members = non_members.take(~shared)
             near, compared = near_duplicates(members, non_members)
             if near:
                 notes.append(
@@ -179,6 +186,11 @@ class Membership:
                     "they make an attack look weaker than it is"
                 )
         return cls(members, non_members, np.asarray(classes), split, tuple(notes), auxiliary)
+
+    @property
+    def of_persons(self) -> bool:
+        """Whether both sides name the person behind each record."""
+        return self.members.users is not None and self.non_members.users is not None
 
     def pool(self) -> tuple[Pool, NDArray[np.int64]]:
         """The records without the truth, and each one's position among members then non-members."""
@@ -189,10 +201,44 @@ class Membership:
         digests = _digests(features, labels)
         order = np.lexsort((ids, np.array(digests)))
         users = None
-        if all(side.users is not None for side in both):
+        if self.of_persons:
             users = np.concatenate([np.asarray(side.users) for side in both])[order]
         pool = Pool(features[order], labels[order], self.classes, users, self.auxiliary)
         return pool, order
+
+
+def _persons(side: Records) -> Array:
+    return np.empty(0, dtype=np.str_) if side.users is None else np.asarray(side.users)
+
+
+def _repeated(members: Records, non_members: Records) -> list[Bools]:
+    """Which records of each side have a content that stands more than once on both together."""
+    single = np.float32 in (members.features.dtype, non_members.features.dtype)
+    sides = (members, non_members)
+    digests = [_digests(side.features, side.labels, single) for side in sides]
+    count = Counter(digests[0] + digests[1])
+    return [np.array([count[d] > 1 for d in side], dtype=np.bool_) for side in digests]
+
+
+def _without(sides: tuple[Records, Records], gone: list[Bools]) -> tuple[Records, Records]:
+    for name, rows in zip(("members", "non-members"), gone, strict=True):
+        if rows.all():
+            raise ValueError(
+                f"{name}: every one has an exact copy among the records; so coarse a table cannot "
+                "tell who was trained on"
+            )
+    members, non_members = (side.take(~rows) for side, rows in zip(sides, gone, strict=True))
+    return members, non_members
+
+
+def by_person(side: Records, scores: NDArray[np.float64]) -> tuple[Array, NDArray[np.float64]]:
+    """Each person of a side once, and the mean (p,) of his records' scores (n,).
+
+    Records of one person are not independent, so intervals over records would be too narrow, and
+    what was split between members and non-members is persons.
+    """
+    names, of_whom = np.unique(np.asarray(side.users, dtype=np.str_), return_inverse=True)
+    return names, np.bincount(of_whom, scores) / np.bincount(of_whom)
 
 
 def near_duplicates(
@@ -239,12 +285,20 @@ def _digests(features: Array, labels: Array, single: bool = False) -> list[bytes
         rows[rows == 0] = 0  # -0.0 has other bytes
         contents = [row.tobytes() for row in rows]
     else:
-        contents = ["\x1f".join(map(str, np.ravel(row))).encode() for row in features]
+        contents = [b"".join(map(_cell, np.ravel(row).tolist())) for row in features]
     keys = [_label_key(label) for label in labels.tolist()]
     return [
         hashlib.blake2b(content + b"\x1e" + key, digest_size=16).digest()
         for content, key in zip(contents, keys, strict=True)
     ]
+
+
+def _cell(value: Any) -> bytes:
+    """A cell's content with its length, so that no two rows run together; 37 is 37.0."""
+    text = str(value).encode("utf-8", "surrogatepass")
+    if isinstance(value, bool | int | float) and float(value) == value:
+        text = repr(float(value) + 0.0).encode()
+    return str(len(text)).encode() + b":" + text
 
 
 def _label_key(label: Any) -> bytes:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from attacks.records import Membership, Pool
+from attacks.records import Membership, Pool, by_person
 from attacks.result import AttackResult
 from attacks.targets import AccessDenied, AccessLevel, Floats, Target, allows, positions
 
@@ -68,8 +68,16 @@ _OWN = (
           f"{_M}.threshold:loss_threshold", "Yeom et al. 2018"),
     Entry("label_gap", "Right or wrong label", "label", False,
           f"{_M}.threshold:label_gap", "Yeom et al. 2018"),
+    Entry("label_only", "Label-only, by perturbed copies", "label", False,
+          f"{_M}.label_only:label_only", "Choquette-Choo et al. 2021"),
+    Entry("quantile", "Quantile regression", "scores", False,
+          f"{_M}.quantile:quantile", "Bertran et al. 2023"),
+    Entry("gradient_norm", "Gradient norm, white box", "gradients", False,
+          f"{_M}.gradient:gradient_norm", "Nasr et al. 2019"),
     Entry("shadow", "Shadow models, one attack model per class", "scores", True,
           f"{_M}.shadow:shadow_per_class", "Shokri et al. 2017"),
+    Entry("calibrated", "Difficulty calibration", "scores", True,
+          f"{_M}.calibration:calibrated", "Watson et al. 2022"),
     Entry("lira", "LiRA, online", "scores", True,
           f"{_M}.lira:lira", "Carlini et al. 2022"),
     Entry("lira_fixed", "LiRA, online, fixed variance", "scores", True,
@@ -82,6 +90,8 @@ _OWN = (
           f"{_M}.rmia:rmia", "Zarifzadeh et al. 2024"),
     Entry("rmia_offline", "RMIA, offline", "scores", True,
           f"{_M}.rmia:rmia_offline", "Zarifzadeh et al. 2024"),
+    Entry("ensemble", "Ensemble of attacks, fitted on shadow models", "scores", True,
+          f"{_M}.ensemble:ensemble", "Wolpert 1992"),
 )  # fmt: skip
 
 
@@ -123,6 +133,7 @@ def run(
 
     ``shadows`` may be shared between attacks: its models are trained once, which
     ``progress(done, total)`` counts. ``queries`` counts what the target was asked, not the shadows.
+    Where the records name persons, a score belongs to a person: the mean over his records.
 
     Raises:
         AccessDenied: if the attack needs more than the target's access level.
@@ -151,20 +162,30 @@ def run(
     scores = np.empty(len(pool))
     scores[order] = scored.scores
     count = len(records.members)
+    inside, outside, notes = scores[:count], scores[count:], scored.notes
+    member_ids, non_member_ids = records.members.ids, records.non_members.ids
+    if records.of_persons:
+        member_ids, inside = by_person(records.members, inside)
+        non_member_ids, outside = by_person(records.non_members, outside)
+        notes = (
+            *notes,
+            f"{len(inside)} and {len(outside)} persons with {count} and {len(scores) - count} "
+            "records: each person has the mean score of his records",
+        )
     return AttackResult(
         name=name,
         title=entry.title,
         access=entry.access,
-        member_scores=scores[:count],
-        non_member_scores=scores[count:],
-        member_ids=records.members.ids,
-        non_member_ids=records.non_members.ids,
+        member_scores=inside,
+        non_member_scores=outside,
+        member_ids=member_ids,
+        non_member_ids=non_member_ids,
         seed=seed,
         models_trained=shadows.models if entry.needs_shadows and shadows is not None else 0,
         queries=target.queries - asked,
         seconds=time.monotonic() - started,
         source=entry.source,
-        notes=records.notes + scored.notes,
+        notes=records.notes + notes,
     )
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attacks.files import whole_file
 from attacks.targets import AccessLevel, Array, Floats
+
+if TYPE_CHECKING:
+    from attacks.breakdown import Group
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +78,20 @@ def write_scores(result: AttackResult, path: Path) -> None:
         pq.write_table(table, temporary)
 
 
-def write_json(result: AttackResult, path: Path) -> None:
-    """The result without its scores as JSON, with every figure that ``measure`` takes of it."""
+def write_json(
+    result: AttackResult,
+    path: Path,
+    *,
+    confidence: float = 0.95,
+    groups: Mapping[str, Sequence[Group]] | None = None,
+    top: int = 20,
+) -> None:
+    """The result without its scores as JSON: every figure, figures by group, and who stands out.
+
+    ``groups`` are those of ``breakdown.by_group``, under the name of their column. ``top`` members
+    are listed by id, the most exposed first.
+    """
+    from attacks.breakdown import most_exposed
     from attacks.metrics import measure
 
     plain = {
@@ -83,10 +101,18 @@ def write_json(result: AttackResult, path: Path) -> None:
     }
     plain["members"] = len(result.member_scores)
     plain["non_members"] = len(result.non_member_scores)
-    plain["figures"] = [
-        dataclasses.asdict(figure)
-        for figure in measure(result.member_scores, result.non_member_scores, seed=result.seed)
-    ]
+    figures = measure(
+        result.member_scores, result.non_member_scores, confidence=confidence, seed=result.seed
+    )
+    plain["figures"] = [dataclasses.asdict(figure) for figure in figures]
+    plain["groups"] = {
+        column: [dataclasses.asdict(group) for group in found]
+        for column, found in (groups or {}).items()
+    }
+    exposed = [dataclasses.asdict(found) for found in most_exposed(result, top, confidence)]
+    for found in exposed:  # JSON has no infinity
+        found["score"] = found["score"] if math.isfinite(found["score"]) else str(found["score"])
+    plain["most_exposed"] = exposed
     with whole_file(path) as temporary:
         text = json.dumps(plain, ensure_ascii=False, indent=1, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")

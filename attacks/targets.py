@@ -7,6 +7,7 @@ and refuses above it, so that an attack cannot use more than the audit says it u
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 AccessLevel = Literal["none", "label", "scores", "logits", "gradients", "samples"]
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
+GradientNorms = Callable[[Array, NDArray[np.int64]], Floats]
 
 LADDER: tuple[AccessLevel, ...] = ("none", "label", "scores", "logits", "gradients")
 
@@ -58,7 +60,7 @@ class Target:
         gives: Literal["label", "scores", "logits"],
         access: AccessLevel,
         classes: Sequence[Any] | Array,
-        gradient_norms: Callable[[Array, NDArray[np.int64]], Floats] | None = None,
+        gradient_norms: GradientNorms | None = None,
     ) -> None:
         self.classes: Array = np.asarray(classes)
         self.access: AccessLevel = access
@@ -72,7 +74,8 @@ class Target:
             raise ValueError(f"access: {access!r} is none of {', '.join(LADDER[1:])}")
         if access == "gradients" and gradient_norms is None:
             raise ValueError("access: this kind of target has no gradients; use scores or label")
-        if not allows(gives, access) and access != "gradients":
+        # gradients come beside an answer, and attacks take that for logits
+        if not allows(gives, "logits" if access == "gradients" else access):
             raise ValueError(
                 f"access: {access!r} asked of a target that gives {gives} at most; use {gives!r}"
             )
@@ -105,7 +108,9 @@ class Target:
         self._demand("gradients")
         assert self._gradient_norms is not None
         self.queries += len(X)
-        return np.asarray(self._gradient_norms(X, positions(y, self.classes)), dtype=np.float64)
+        at = positions(y, self.classes)
+        with one_line_error("target: cannot answer about these records"):
+            return np.asarray(self._gradient_norms(X, at), dtype=np.float64)
 
     def _demand(self, level: AccessLevel) -> None:
         if not allows(self.access, level):
@@ -113,7 +118,8 @@ class Target:
 
     def _ask(self, X: Array) -> Array:
         self.queries += len(X)
-        answer = np.asarray(self._answer(X))
+        with one_line_error("target: cannot answer about these records"):
+            answer = np.asarray(self._answer(X))
         if len(answer) != len(X):
             raise ValueError(f"target: asked about {len(X)} records, answered for {len(answer)}")
         return answer
@@ -129,6 +135,16 @@ class Target:
                 "records; its weights or these records overflow, train again or scale the features"
             )
         return np.asarray(answer, dtype=np.float64)
+
+
+@contextmanager
+def one_line_error(what: str) -> Iterator[None]:
+    """Make what a model raises about records that it cannot take a ValueError of one line."""
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError, LookupError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{what}: {reason}") from error
 
 
 def positions(labels: Array, classes: Array) -> NDArray[np.int64]:
@@ -154,9 +170,13 @@ def from_callable(
     classes: Sequence[Any] | Array,
     access: AccessLevel,
     gives: Literal["label", "scores", "logits"] = "scores",
+    gradient_norms: GradientNorms | None = None,
 ) -> Target:
-    """A target from any function of records; ``gives`` says what the function returns."""
-    return Target(fn, gives=gives, access=access, classes=classes)
+    """A target from any function of records; ``gives`` says what the function returns.
+
+    Access ``gradients`` needs logits and ``gradient_norms``, see ``Target``.
+    """
+    return Target(fn, gives=gives, access=access, classes=classes, gradient_norms=gradient_norms)
 
 
 def from_sklearn(estimator: Any, access: AccessLevel = "scores") -> Target:
@@ -184,19 +204,17 @@ def from_torch(
     """A target from a torch module that maps a batch (n, ...) to logits (n, C).
 
     The module is put into evaluation mode and moved to ``device`` (``auto``: CUDA where there is
-    one). ``classes`` is the number of classes or their labels. Gradients are taken per record by
-    ``torch.func``, in batches.
+    one). ``classes`` is the number of classes or their labels. Records come to it as
+    ``torch_records`` says. Gradients are taken per record by ``torch.func``, in batches.
     """
     import torch
     from torch.func import functional_call, grad, vmap
 
     place = torch_device(device)
     module = module.to(place).eval()
-    kind = next((p.dtype for p in module.parameters()), torch.float32)
 
     def load(X: Array) -> torch.Tensor:
-        batch = torch.as_tensor(np.ascontiguousarray(X), device=place)
-        return batch.to(kind) if batch.is_floating_point() else batch
+        return torch_records(module, X, place)
 
     def answer(X: Array) -> Floats:
         with torch.inference_mode():
@@ -264,6 +282,31 @@ def from_transformers(
         return np.concatenate(parts) if parts else np.empty((0, model.config.num_labels))
 
     return Target(answer, gives="logits", access=access, classes=np.arange(model.config.num_labels))
+
+
+def torch_records(module: torch.nn.Module, X: Array, device: str) -> torch.Tensor:
+    """A copy of the records (n, ...) in the type that the module takes.
+
+    That is the type of its weights; whole numbers stay such for a module with an embedding, which
+    looks them up.
+
+    Raises:
+        ValueError: if the records are not numbers.
+    """
+    import torch
+    from torch.nn import Embedding, EmbeddingBag
+
+    if X.dtype.kind not in "biuf":
+        raise ValueError("a torch module takes numbers alone; encode words beforehand")
+    if X.dtype.kind in "iu" and any(
+        isinstance(part, Embedding | EmbeddingBag) for part in module.modules()
+    ):
+        return torch.from_numpy(np.array(X, dtype=np.int64, order="C")).to(device)
+    kind = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    double = kind is torch.float64
+    with np.errstate(over="ignore"):  # infinite then, which the answer's check names
+        values = np.array(X, dtype=np.float64 if double else np.float32, order="C")
+    return torch.from_numpy(values).to(device, kind)
 
 
 def torch_device(name: str) -> str:

@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from attacks.membership.signals import CONFIDENCE, EXTREME, observe
+from attacks.membership.comparison import Comparison, with_target
 from attacks.records import Bools, Pool
 from attacks.registry import Progress, Scored
 from attacks.shadows.fleet import Shadows
 from attacks.targets import Floats, Target
 
-PRIOR = 4.0  # how many models the mean variance counts for against a record's own
+PER_RECORD = 4.0  # how many models the mean variance counts for against a record's own
+FIXED = np.inf
 LEAST = 1e-4  # a smaller standard deviation of a logit is rounding: answers are kept in float32
 
 
@@ -30,50 +31,51 @@ def lira(target: Target, pool: Pool, shadows: Shadows, seed: int, progress: Prog
     variance over all records, which counts for four models. With many models this is the paper's
     per-record variance, with few its fixed variance.
     """
-    return _online(target, pool, shadows, progress, PRIOR)
+    return Scored(log_likelihood_ratio(with_target(target, pool, shadows, progress), PER_RECORD))
 
 
 def lira_fixed(
     target: Target, pool: Pool, shadows: Shadows, seed: int, progress: Progress
 ) -> Scored:
     """Online, one variance for all records: the paper's choice below 64 models."""
-    return _online(target, pool, shadows, progress, np.inf)
+    return Scored(log_likelihood_ratio(with_target(target, pool, shadows, progress), FIXED))
 
 
 def lira_offline(
     target: Target, pool: Pool, shadows: Shadows, seed: int, progress: Progress
 ) -> Scored:
     """Offline, with variances as in ``lira``."""
-    return _offline(target, pool, shadows, progress, PRIOR)
+    return Scored(deviations_above(with_target(target, pool, shadows, progress), PER_RECORD))
 
 
 def lira_offline_fixed(
     target: Target, pool: Pool, shadows: Shadows, seed: int, progress: Progress
 ) -> Scored:
     """Offline, one variance for all records."""
-    return _offline(target, pool, shadows, progress, np.inf)
+    return Scored(deviations_above(with_target(target, pool, shadows, progress), FIXED))
 
 
-def _online(
-    target: Target, pool: Pool, shadows: Shadows, progress: Progress, prior: float
-) -> Scored:
-    logits, inside, asked = _logits(target, pool, shadows, progress)
-    if not inside.any():
+def log_likelihood_ratio(seen: Comparison, prior: float) -> Floats:
+    """The online score (n,); ``prior`` says how many models the mean variance counts for.
+
+    Raises:
+        ValueError: if no shadow model was trained on any of the records.
+    """
+    if not seen.inside.any():
         raise ValueError(
             "lira: online needs shadow models trained on the audited records; with auxiliary "
             "records use lira_offline"
         )
-    within, without = _fit(logits, inside, prior), _fit(logits, ~inside, prior)
-    ratio = norm.logpdf(asked, *within) - norm.logpdf(asked, *without)
-    return Scored(np.asarray(ratio, dtype=np.float64))
+    asked, logits = seen.within_reach()
+    within, without = _fit(logits, seen.inside, prior), _fit(logits, ~seen.inside, prior)
+    return np.asarray(norm.logpdf(asked, *within) - norm.logpdf(asked, *without), dtype=np.float64)
 
 
-def _offline(
-    target: Target, pool: Pool, shadows: Shadows, progress: Progress, prior: float
-) -> Scored:
-    logits, inside, asked = _logits(target, pool, shadows, progress)
-    without = _fit(logits, ~inside, prior)
-    return Scored((asked - without.mean) / without.deviation)
+def deviations_above(seen: Comparison, prior: float) -> Floats:
+    """The offline score (n,): standard deviations above the models without the record."""
+    asked, logits = seen.within_reach()
+    without = _fit(logits, ~seen.inside, prior)
+    return (asked - without.mean) / without.deviation
 
 
 class _Gaussians(NamedTuple):
@@ -96,25 +98,3 @@ def _fit(logits: Floats, chosen: Bools, prior: float) -> _Gaussians:
     else:
         variance = np.full(len(mean), common)
     return _Gaussians(mean, np.maximum(np.sqrt(variance), LEAST))
-
-
-def _logits(
-    target: Target, pool: Pool, shadows: Shadows, progress: Progress
-) -> tuple[Floats, Bools, Floats]:
-    """The shadow models' logits (m, n), who was trained on whom, and the target's logits (n,).
-
-    A probability of exactly 0 or 1 has no logit. It is put half as far from 0 or 1 as the nearest
-    probability that any shadow model gives (half a tree's vote for a forest), else the few
-    records that reach it would dwarf the variance of all others. Logits that a model gave itself
-    are taken as they are, however large.
-    """
-    seen = shadows.observations(pool, progress)
-    logits = seen.values[:, seen.judged, CONFIDENCE].astype(np.float64)
-    asked = observe(target, pool.features, pool.labels)[:, CONFIDENCE]
-    proper = np.abs(logits)[np.abs(np.abs(logits) - EXTREME) > 0.01]
-    reach = float(proper.max(initial=0.0)) + np.log(2)
-    return (
-        np.clip(logits, -reach, reach),
-        seen.inside[:, seen.judged],
-        np.clip(asked, -reach, reach),
-    )

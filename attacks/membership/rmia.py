@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from attacks.membership.signals import CONFIDENCE, TINY, observe, probability
+from attacks.membership.comparison import Comparison, stand_ins, with_target
+from attacks.membership.signals import TINY, probability
 from attacks.metrics import auc
-from attacks.records import Bools, Pool
+from attacks.records import Pool
 from attacks.registry import Progress, Scored
 from attacks.shadows.fleet import Observations, Shadows
 from attacks.targets import Floats, Target
@@ -24,14 +25,7 @@ STAND_INS = 4  # shadow models that play the target while the slope is chosen
 
 def rmia(target: Target, pool: Pool, shadows: Shadows, seed: int, progress: Progress) -> Scored:
     """Online: the mean is over all shadow models, half of which were trained on the record."""
-    seen = shadows.observations(pool, progress)
-    if not seen.inside[:, seen.judged].any():
-        raise ValueError(
-            "rmia: online needs shadow models trained on the audited records; with auxiliary "
-            "records use rmia_offline"
-        )
-    mean = probability(seen.values[:, seen.judged, CONFIDENCE]).mean(axis=0)
-    return Scored(_log_ratio(_asked(target, pool), mean))
+    return Scored(log_ratio_to_all(with_target(target, pool, shadows, progress)))
 
 
 def rmia_offline(
@@ -42,44 +36,54 @@ def rmia_offline(
     The slope a is the one that works best when shadow models, whose members are known, stand in
     for the target; the target's own members play no part.
     """
-    seen = shadows.observations(pool, progress)
-    slope = _slope(seen)
-    outside = ~seen.inside[:, seen.judged]
-    mean = _mean(probability(seen.values[:, seen.judged, CONFIDENCE]), outside)
-    scores = _log_ratio(_asked(target, pool), _extended(mean, slope))
+    slope = best_slope(shadows.observations(pool, progress))
+    scores = log_ratio_to_outside(with_target(target, pool, shadows, progress), slope)
     return Scored(scores, (f"slope a = {slope}, chosen on shadow models",))
 
 
-def _slope(seen: Observations) -> float:
-    """The slope with the best mean AUC over a few shadow models that play the target."""
-    inside = seen.inside[:, seen.learned]
-    given = probability(seen.values[:, seen.learned, CONFIDENCE])
-    models = np.arange(len(inside))
+def log_ratio_to_all(seen: Comparison) -> Floats:
+    """The online score (n,).
+
+    Raises:
+        ValueError: if no shadow model was trained on any of the records.
+    """
+    if not seen.inside.any():
+        raise ValueError(
+            "rmia: online needs shadow models trained on the audited records; with auxiliary "
+            "records use rmia_offline"
+        )
+    return _log_ratio(seen, probability(seen.logits).mean(axis=0))
+
+
+def log_ratio_to_outside(seen: Comparison, slope: float) -> Floats:
+    """The offline score (n,) with this slope a."""
+    return _log_ratio(seen, _extended(_mean_outside(seen), slope))
+
+
+def best_slope(seen: Observations) -> float:
+    """The slope with the best mean AUC over a few shadow models that play the target.
+
+    With two shadow models none can, and the slope is 0.3.
+    """
     merit = np.zeros(len(SLOPES))
-    for k in range(min(STAND_INS, len(models))):
-        others = (models != k)[:, None] & ~inside
-        rows = others.any(axis=0)  # with two models, half of the records have none left
-        truth = inside[k, rows]
-        if truth.all() or not truth.any():
-            continue
-        mean = _mean(given[:, rows], others[:, rows])
+    for played, truth in stand_ins(seen, STAND_INS):
+        mean = _mean_outside(played)
         for i, slope in enumerate(SLOPES):
-            scores = _log_ratio(given[k, rows], _extended(mean, slope))
+            scores = _log_ratio(played, _extended(mean, slope))
             merit[i] += auc(scores[truth], scores[~truth]).value
     return SLOPES[int(np.argmax(merit))] if merit.any() else 0.3
 
 
-def _asked(target: Target, pool: Pool) -> Floats:
-    return probability(observe(target, pool.features, pool.labels)[:, CONFIDENCE])
-
-
-def _mean(given: Floats, chosen: Bools) -> Floats:
-    return np.asarray(np.where(chosen, given, 0.0).sum(axis=0) / chosen.sum(axis=0))
+def _mean_outside(seen: Comparison) -> Floats:
+    """The mean probability that models without the record give it (n,)."""
+    given = np.where(seen.inside, 0.0, probability(seen.logits))
+    return np.asarray(given.sum(axis=0) / (~seen.inside).sum(axis=0))
 
 
 def _extended(mean: Floats, slope: float) -> Floats:
     return ((1 + slope) * mean + (1 - slope)) / 2
 
 
-def _log_ratio(p: Floats, mean: Floats) -> Floats:
+def _log_ratio(seen: Comparison, mean: Floats) -> Floats:
+    p = probability(seen.asked)
     return np.log(np.maximum(p, TINY)) - np.log(np.maximum(mean, TINY))

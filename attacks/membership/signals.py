@@ -50,3 +50,15 @@ def observe(target: Target, X: Array, y: Array) -> Floats:
 def probability(confidence: Array) -> Floats:
     """The true class' probability behind its logit."""
     return np.asarray(expit(np.asarray(confidence, dtype=np.float64)))
+
+
+def reach(logits: Array) -> float:
+    """How far from zero a logit can lie beside these without being an artefact.
+
+    A probability of exactly 0 or 1 has no logit. It is put half as far from 0 or 1 as the nearest
+    probability that is neither (half a tree's vote for a forest), else the few records that reach
+    it would dwarf the variance of all others. Logits that a model gave itself are no artefacts,
+    however large.
+    """
+    proper = np.abs(logits)[np.abs(np.abs(logits) - EXTREME) > 0.01]
+    return float(proper.max(initial=0.0)) + float(np.log(2))

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,13 @@ from attacks.files import whole_file
 from attacks.membership.signals import WIDTH, observe
 from attacks.records import Bools, Pool, content_digest
 from attacks.shadows.plan import halves
+from attacks.shadows.workers import Workers, spread
 from attacks.targets import Array, Target, positions
 
 Fit = Callable[[Array, Array, int], Target]
 FitMany = Callable[[Array, Array, Bools, list[int]], Iterator[Target]]
-FORMAT = "1"  # of the files in the folder; part of every name
+FORMAT = "2"  # of the files in the folder; part of every name
+GROUP = 16  # models of fit_many in one task of a cluster
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +55,8 @@ class Shadows:
             of another recipe, seed, plan or data have another name and are never picked up.
         recipe: says what ``fit`` does (name and settings); needed with a folder, where it is all
             that tells one fit function from another.
-        jobs: processes to train in (joblib); -1 for all cores. ``fit`` must then be picklable by
-            cloudpickle.
+        workers: how many processes to train in, -1 for one a core, or ``ray`` for the Ray cluster;
+            see ``attacks.shadows.workers``. ``fit`` must then be picklable by cloudpickle.
         fit_many: trains all models of a plan at once by the same recipe, see
             ``attacks.shadows.torch_fleet``; where it is given, ``fit`` is not called.
 
@@ -68,7 +69,7 @@ class Shadows:
     seed: int = 0
     folder: Path | None = None
     recipe: str = ""
-    jobs: int = 1
+    workers: Workers = 1
     fit_many: FitMany | None = None
     _seen: dict[str, Observations] = field(default_factory=dict, repr=False)
 
@@ -99,7 +100,8 @@ class Shadows:
         return self._seen[name]
 
     def _name(self, X: Array, y: Array, inside: Bools) -> str:
-        parts = [FORMAT, self.recipe, str(self.seed), content_digest(X, y)]
+        kinds = [list(X.shape[1:]), X.dtype.str, y.dtype.str]  # the digest is of values alone
+        parts = [FORMAT, self.recipe, str(self.seed), content_digest(X, y), kinds]
         whole = hashlib.sha256(json.dumps(parts).encode())
         whole.update(np.packbits(inside, axis=1).tobytes())
         return whole.hexdigest()[:16]
@@ -121,21 +123,18 @@ class Shadows:
         self, X: Array, y: Array, inside: Bools, missing: list[int]
     ) -> Iterator[tuple[int, NDArray[np.float32]]]:
         seeds = [int(np.random.SeedSequence([self.seed, k]).generate_state(1)[0]) for k in missing]
-        if self.fit_many is not None:
-            targets = self.fit_many(X, y, inside[missing], seeds) if missing else iter(())
-            for k, target in zip(missing, targets, strict=True):
-                yield k, _answers(target, X, y, inside[k], k)
-        elif self.jobs == 1:
-            for k, seed in zip(missing, seeds, strict=True):
-                yield _train_one(self.fit, X, y, inside[k], seed, k)
+        if self.fit_many is None:
+            parts = [slice(i, i + 1) for i in range(len(missing))]
+            work = [(self.fit, X, y, inside, missing[p], seeds[p]) for p in parts]
+            for answers in spread(_train_one, work, self.workers):
+                yield from answers
+        elif self.workers == "ray":
+            parts = [slice(i, i + GROUP) for i in range(0, len(missing), GROUP)]
+            groups = [(self.fit_many, X, y, inside, missing[p], seeds[p]) for p in parts]
+            for answers in spread(_train_group, groups, self.workers):
+                yield from answers
         else:
-            from joblib import Parallel, delayed
-
-            work = (
-                delayed(_train_one)(self.fit, X, y, inside[k], seed, k)
-                for k, seed in zip(missing, seeds, strict=True)
-            )
-            yield from Parallel(n_jobs=self.jobs, return_as="generator_unordered")(work)
+            yield from _stream(self.fit_many, X, y, inside, missing, seeds)
 
 
 def _rows(pool: Pool) -> tuple[Array, Array, slice, slice]:
@@ -157,20 +156,21 @@ class _Store:
             self.values: NDArray[np.float32] = np.empty(shape, dtype=np.float32)
             return
         path = folder / f"answers-{name}.npy"
-        if not path.exists():
-            with whole_file(path) as temporary:
-                np.lib.format.open_memmap(temporary, "w+", np.float32, shape).flush()
-        self.values = np.lib.format.open_memmap(path, "r+")
-        if self.values.shape != shape:
-            raise ValueError(
-                f"{path}: shape {self.values.shape}, expected {shape}; delete the file"
-            )
+        try:
+            found = _opened(path, shape)
+            if found is None:  # the marks of a damaged file fit nothing in a new one
+                with whole_file(path) as temporary:
+                    np.lib.format.open_memmap(temporary, "w+", np.float32, shape).flush()
+                found = np.lib.format.open_memmap(path, "r+")
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be used ({error.strerror}); delete it") from None
+        self.values = found
 
     def has(self, k: int) -> bool:
         """Whether model k's answers are there and are those that were written."""
         if self._folder is None or not (path := self._mark(self._folder, k)).exists():
             return False
-        return bool(path.read_text() == self._checksum(k))
+        return path.read_bytes() == self._checksum(k).encode()
 
     def put(self, k: int, values: NDArray[np.float32]) -> None:
         """Keep model k's answers; the mark comes last, so that a torn row is never taken."""
@@ -188,14 +188,40 @@ class _Store:
         return f"{zlib.crc32(np.ascontiguousarray(self.values[k]).tobytes()):08x}"
 
 
-def _train_one(
-    fit: Any, X: Array, y: Array, inside: Bools, seed: int, k: int
-) -> tuple[int, NDArray[np.float32]]:
+def _opened(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
+    """The matrix in the file; None if there is no such file, or none that can be read."""
+    if not path.exists():
+        return None
     try:
-        target = fit(X[inside], y[inside], seed)
+        found = np.lib.format.open_memmap(path, "r+")
+    except (ValueError, EOFError, OverflowError):
+        return None
+    return found if found.shape == shape and found.dtype == np.float32 else None
+
+
+def _train_one(
+    fit: Fit, X: Array, y: Array, inside: Bools, models: list[int], seeds: list[int]
+) -> list[tuple[int, NDArray[np.float32]]]:
+    (k,), (seed,) = models, seeds
+    try:
+        target = fit(X[inside[k]], y[inside[k]], seed)
     except ValueError as error:
         raise ValueError(f"shadow model {k}: {error}") from error
-    return k, _answers(target, X, y, inside, k)
+    return [(k, _answers(target, X, y, inside[k], k))]
+
+
+def _train_group(
+    fit_many: FitMany, X: Array, y: Array, inside: Bools, models: list[int], seeds: list[int]
+) -> list[tuple[int, NDArray[np.float32]]]:
+    return list(_stream(fit_many, X, y, inside, models, seeds))
+
+
+def _stream(
+    fit_many: FitMany, X: Array, y: Array, inside: Bools, models: list[int], seeds: list[int]
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    targets = fit_many(X, y, inside[models], seeds) if models else iter(())
+    for k, target in zip(models, targets, strict=True):
+        yield k, _answers(target, X, y, inside[k], k)
 
 
 def _answers(target: Target, X: Array, y: Array, inside: Bools, k: int) -> NDArray[np.float32]:

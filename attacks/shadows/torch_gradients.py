@@ -46,15 +46,19 @@ def is_linear_stack(module: nn.Module, record: torch.Tensor) -> bool:
         return False  # a layer that stands twice shares its weights
     if not all(p.requires_grad for p in module.parameters()):
         return False
-    h = record.float()
+    h = record.clone()
     with torch.no_grad():
         for layer in layers:
+            untouched = h._version
             if type(layer) is nn.Linear:
                 if h.dim() != 2:
                     return False  # one record's gradient is then a sum of outer products
             elif next(layer.parameters(), None) is not None:
                 return False
-            h = layer(h)
+            after = layer(h)
+            if h._version != untouched:
+                return False  # in place: it overwrites what the gradients are taken from
+            h = after
     return True
 
 
@@ -82,7 +86,7 @@ class _LinearStack:
         inputs: list[torch.Tensor] = []
         outputs: list[torch.Tensor] = []
         names = []
-        h = X.flatten(0, 1).float()
+        h = X.flatten(0, 1)
         for name, layer in self._layers:
             if type(layer) is not nn.Linear:
                 h = layer(h)

@@ -26,7 +26,8 @@ def draw(n, seed):
 def training(epochs):
     return TorchTraining(
         build=lambda: nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 5)),
-        classes=CLASSES, epochs=epochs, batch_size=16, learning_rate=5e-3, device="cpu",
+        classes=CLASSES, epochs=epochs, batch_size=16, learning_rate=5e-3, access="gradients",
+        device="cpu",
     )  # fmt: skip
 
 
@@ -49,8 +50,9 @@ def test_a_planted_leak_is_found(planted, name):
     assert auc(result.member_scores, result.non_member_scores).low > 0.8
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "label_gap"])
+@pytest.mark.parametrize("name", [n for n in NAMES if registry.find(n).access != "label"])
 def test_a_planted_leak_shows_at_few_false_positives(planted, name):
+    """Not by labels: they tie the members with the others that are right, so few stand out."""
     result = planted[name]
     assert tpr_at_fpr(result.member_scores, result.non_member_scores, 0.1).estimate.low > 0.1
 

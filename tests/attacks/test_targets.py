@@ -103,6 +103,17 @@ def test_torch_logits_scores_and_gradient_norms():
     assert target.queries == 120
 
 
+def test_a_callable_gives_gradients_beside_logits_only():
+    """Probabilities at this level would be taken for logits."""
+    norms = lambda rows, at: np.abs(rows[:, 0]) + at  # noqa: E731
+    target = from_callable(lambda rows: rows[:, :2], [5, 7], "gradients", "logits", norms)
+    labels = np.where(X[:, 0] > 0, 7, 5)
+    assert np.allclose(target.gradient_norms(X, labels), np.abs(X[:, 0]) + (X[:, 0] > 0))
+    assert np.array_equal(target.logits(X), X[:, :2])
+    with pytest.raises(ValueError, match="'gradients' asked of a target that gives scores at most"):
+        from_callable(lambda rows: rows, [5, 7], "gradients", "scores", norms)
+
+
 def test_transformers_folder_needs_safetensors(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         from_transformers(tmp_path / "absent", "scores")
@@ -141,3 +152,54 @@ def test_importing_the_registry_imports_no_torch():
 def test_target_classes_must_not_repeat():
     with pytest.raises(ValueError, match="without repeats"):
         Target(lambda rows: rows, gives="label", access="label", classes=[1, 1])
+
+
+def embedding():
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Flatten(), torch.nn.Linear(12, 2))
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.uint16, np.bool_, np.longdouble, ">f4"])
+def test_records_reach_a_torch_module_in_the_type_of_its_weights(kind):
+    import torch
+
+    records = np.abs(X * 3).astype(kind)
+    for weights in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(3, 2).to(weights)
+        answer = from_torch(module, "logits", 2).logits(records)
+        wanted = module(torch.tensor(records.astype(np.float64)).to(weights)).detach()
+        assert np.allclose(answer, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int32])
+def test_a_module_with_an_embedding_gets_whole_numbers(kind):
+    module = embedding()
+    target = from_torch(module, "gradients", 2)
+    records = RNG.integers(0, 5, (40, 3))
+    assert np.array_equal(target.logits(records.astype(kind)), target.logits(records))
+    assert (target.gradient_norms(records.astype(kind), np.arange(40) % 2) > 0).all()
+    with pytest.raises(ValueError, match="target: cannot answer about these records: index out of"):
+        target.logits(records.astype(kind) + 9)
+
+
+def test_records_that_a_module_cannot_take_are_one_line():
+    import torch
+
+    target = from_torch(torch.nn.Linear(3, 2), "gradients", 2)
+    for ask in (target.logits, lambda rows: target.gradient_norms(rows, np.zeros(40, int))):
+        with pytest.raises(ValueError, match="target: cannot answer about these records: ") as said:
+            ask(X[:, :2])
+        assert "\n" not in str(said.value)
+        with pytest.raises(ValueError, match="takes numbers alone; encode words beforehand"):
+            ask(X.astype(object))
+
+
+def test_a_module_that_works_in_place_leaves_the_records_alone():
+    import torch
+
+    records = X.astype(np.float32)
+    module = torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(3, 2))
+    from_torch(module, "logits", 2).logits(records)
+    assert np.array_equal(records, X.astype(np.float32))

@@ -76,7 +76,10 @@ def test_labels_that_the_target_does_not_know_are_refused(name, classes, said):
     """Each record would count as of a class never seen: constant scores, and a wrong pass."""
     rng = np.random.default_rng(0)
     sides = [Records(rng.normal(size=(8, 2)), np.arange(8) % 2) for _ in range(2)]
-    target = from_callable(lambda rows: np.full((len(rows), 2), 0.5), classes, "scores")
+    target = from_callable(
+        lambda rows: np.zeros((len(rows), 2)), classes, "gradients", "logits",
+        gradient_norms=lambda rows, at: np.ones(len(rows)),
+    )  # fmt: skip
     with pytest.raises(ValueError, match=f"members: .*{said}"):
         registry.run(
             name, target, Membership(*sides, [0, 1]), shadows=Shadows(lambda X, y, s: target, 2)

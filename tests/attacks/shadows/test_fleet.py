@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from attacks.membership.signals import CONFIDENCE
 from attacks.records import Pool, Records
 from attacks.shadows.fleet import Shadows
-from attacks.targets import from_sklearn
+from attacks.targets import from_callable, from_sklearn
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(31, 3)), RNG.integers(0, 2, 31)
@@ -76,6 +76,68 @@ def test_answers_of_another_configuration_are_not_reused(tmp_path, change):
     assert fit.trained == options["models"]
 
 
+def test_equal_values_in_another_shape_or_type_are_other_records(tmp_path):
+    """A model may take them otherwise: an image is no row, a whole number is looked up."""
+    trained = []
+
+    def fit(features, labels, seed):
+        trained.append(seed)
+        model = LogisticRegression().fit(features.reshape(len(features), -1), labels)
+        return from_callable(
+            lambda rows: model.predict_proba(rows.reshape(len(rows), -1)), model.classes_, "scores"
+        )
+
+    whole = RNG.integers(0, 9, size=(31, 4))
+    for X, y in (
+        (whole, Y),
+        (whole.reshape(31, 2, 2), Y),
+        (whole.astype(np.float64), Y),
+        (whole.astype(np.float32), Y),
+        (whole, Y.astype(np.float64)),
+    ):
+        before = len(trained)
+        for _ in range(2):
+            pool = Pool(X, y, np.array([0, 1]))
+            Shadows(fit, 4, folder=tmp_path, recipe="lr").observations(pool)
+        assert len(trained) == before + 4
+
+
+@pytest.mark.parametrize(
+    ("damage", "again"),
+    [
+        (lambda path: path.write_bytes(b""), 4),
+        (lambda path: path.write_bytes(b"garbage" * 100), 4),
+        (lambda path: path.write_bytes(path.read_bytes()[:-20]), 1),
+        (lambda path: np.save(path, np.load(path).astype(np.float64)), 4),
+        (lambda path: np.save(path, np.load(path)[:, :5]), 4),
+        (lambda path: path.unlink(), 4),
+        (lambda path: mark(path).write_bytes(b"\xff\xfe"), 1),
+    ],
+    ids=["empty", "garbage", "truncated", "wrong type", "wrong shape", "gone", "mark not UTF-8"],
+)
+def test_answers_of_a_damaged_store_are_missing(tmp_path, damage, again):
+    whole = Shadows(Fit(), 4, folder=tmp_path, recipe="lr").observations(POOL).values.copy()
+    (path,) = tmp_path.glob("answers-*.npy")
+    damage(path)
+    fit = Fit()
+    seen = Shadows(fit, 4, folder=tmp_path, recipe="lr").observations(POOL)
+    assert 1 <= fit.trained <= again
+    assert np.array_equal(seen.values, whole)
+
+
+def mark(path):
+    return path.with_name(path.name.replace(".npy", ".0001.done"))
+
+
+def test_a_store_that_cannot_be_opened_is_named(tmp_path):
+    Shadows(Fit(), 4, folder=tmp_path, recipe="lr").observations(POOL)
+    (path,) = tmp_path.glob("answers-*.npy")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ValueError, match=r"answers-.*npy: cannot be used .*; delete it"):
+        Shadows(Fit(), 4, folder=tmp_path, recipe="lr").observations(POOL)
+
+
 def test_torn_answers_are_trained_again(tmp_path):
     Shadows(Fit(), 4, folder=tmp_path, recipe="lr").observations(POOL)
     (path,) = tmp_path.glob("answers-*.npy")
@@ -91,7 +153,7 @@ def test_torn_answers_are_trained_again(tmp_path):
 
 def test_processes_give_the_same_answers(tmp_path):
     alone = Shadows(Fit(), 4).observations(POOL)
-    together = Shadows(Fit(), 4, jobs=2, folder=tmp_path, recipe="lr").observations(POOL)
+    together = Shadows(Fit(), 4, workers=2, folder=tmp_path, recipe="lr").observations(POOL)
     assert np.array_equal(alone.values, together.values)
 
 

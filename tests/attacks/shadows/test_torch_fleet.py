@@ -1,5 +1,6 @@
 """Models trained together are those that training them one after another gives."""
 
+import dataclasses
 import threading
 import time
 
@@ -16,6 +17,7 @@ from attacks.shadows.torch_fleet import PrivateTraining, TorchTraining
 from attacks.shadows.torch_gradients import gradients_for, is_linear_stack
 from audit.models import stacked
 from trainers.classifier import ClassifierConfig, Privacy, _arguments, fit_classifier
+from trainers.dpsgd.plan import plan
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(101, 6))
@@ -38,11 +40,20 @@ class Norm(nn.Module):
         return self.last(torch.relu(self.norm(self.first(x))))
 
 
+def in_place():
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.ReLU(inplace=True),
+                         nn.Linear(5, 3))  # fmt: skip
+
+
+def first_in_place():
+    return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 5), nn.ReLU(True), nn.Linear(5, 3))
+
+
 def training(**options):
     return TorchTraining(**{"build": stack, "classes": [0, 1, 2], "access": "logits"} | options)
 
 
-@pytest.mark.parametrize("build", [stack, Norm])
+@pytest.mark.parametrize("build", [stack, Norm, in_place, first_in_place])
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_gradients_are_those_of_each_record_clipped_and_summed(build, clip):
     """Against plain autograd, one record of one model at a time."""
@@ -51,12 +62,13 @@ def test_gradients_are_those_of_each_record_clipped_and_summed(build, clip):
     x, y = torch.randn(3, 7, 6), torch.randint(0, 3, (3, 7))
     share = torch.rand(3, 7)
     share[0, 4:] = 0
-    found = gradients_for(modules[0], x[0, :1])(weights, fixed, x, y, share, clip)
+    found = gradients_for(modules[0], x[0, :1])(weights, fixed, x.clone(), y, share, clip)
     clipped = 0
     for k, module in enumerate(modules):
         wanted = {name: torch.zeros_like(p) for name, p in module.named_parameters()}
         for i in range(7):
-            loss = nn.functional.cross_entropy(module(x[k, i : i + 1]), y[k, i : i + 1])
+            one = x[k, i : i + 1].clone()
+            loss = nn.functional.cross_entropy(module(one), y[k, i : i + 1])
             own = torch.autograd.grad(loss, list(module.parameters()))
             norm = float(torch.sqrt(sum(g.square().sum() for g in own)))
             factor = 1.0 if clip is None else min(1.0, clip / norm)
@@ -74,6 +86,10 @@ def test_what_counts_as_a_chain_of_linear_layers():
     assert is_linear_stack(stack(), torch.zeros(1, 6))
     assert not is_linear_stack(nn.Sequential(twice, twice), torch.zeros(1, 6))
     assert not is_linear_stack(frozen, torch.zeros(1, 6))
+    record = -torch.ones(1, 6)
+    assert not is_linear_stack(in_place(), record)
+    assert not is_linear_stack(first_in_place(), record)
+    assert (record == -1).all()
     assert not is_linear_stack(nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3)), torch.zeros(1, 6))
     sequences = nn.Sequential(nn.Linear(6, 3), nn.Flatten())
     assert not is_linear_stack(sequences, torch.zeros(1, 4, 6))
@@ -87,10 +103,10 @@ def test_a_fleet_equals_the_targets_own_trainer(optimizer, records):
     config = ClassifierConfig(
         classes=3, hidden=(16, 8), epochs=8, batch_size=16, optimizer=optimizer, weight_decay=0.01
     )
-    plan = halves(records, 4, 0)
-    recipe = stacked(config, _arguments(config, (6,)), records // 2, "logits")
-    for k, target in enumerate(recipe(x, y, plan, [5, 6, 7, 8])):
-        alone = fit_classifier(config, x[plan[k]], y[plan[k]], 5 + k)
+    splits = halves(records, 4, 0)
+    recipe = stacked(config, _arguments(config, (6,)), "logits")
+    for k, target in enumerate(recipe(x, y, splits, [5, 6, 7, 8])):
+        alone = fit_classifier(config, x[splits[k]], y[splits[k]], 5 + k)
         with torch.no_grad():
             wanted = alone(torch.tensor(x, dtype=torch.float))
         assert np.allclose(target.logits(x), wanted, atol=1e-3)
@@ -111,7 +127,7 @@ def test_a_private_fleet_behaves_as_the_targets_own_trainer():
     def loss(logits):
         return float(nn.functional.cross_entropy(torch.as_tensor(logits), torch.as_tensor(y)))
 
-    recipe = stacked(config, _arguments(config, (4,)), 60, "logits")
+    recipe = stacked(config, _arguments(config, (4,)), "logits")
     together = [loss(target.logits(x)) for target in recipe(x, y, inside, list(range(40)))]
     alone = [
         loss(fit_classifier(config, x[:60], y[:60], 100 + k)(torch.tensor(x).float()).detach())
@@ -143,13 +159,85 @@ def test_noise_has_its_standard_deviation():
 
 def test_models_are_the_same_in_any_company():
     """A resumed fleet trains what is missing: the others are absent then."""
-    plan, seeds = halves(101, 6, 0), [10, 11, 12, 13, 14, 15]
+    splits, seeds = halves(101, 6, 0), [10, 11, 12, 13, 14, 15]
     for options in ({}, {"private": PrivateTraining(0.8)}, {"build": Norm}):
         recipe = training(epochs=5, batch_size=16, **options)
-        whole = [t.logits(X) for t in recipe(X, Y, plan, seeds)]
-        part = [t.logits(X) for t in recipe(X, Y, plan[[1, 4]], [11, 14])]
+        whole = [t.logits(X) for t in recipe(X, Y, splits, seeds)]
+        part = [t.logits(X) for t in recipe(X, Y, splits[[1, 4]], [11, 14])]
         assert np.allclose(whole[1], part[0], atol=1e-4)
         assert np.allclose(whole[4], part[1], atol=1e-4)
+
+
+def dropping():
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"learning_rate": 0.01},
+        {"optimiser": "sgd", "momentum": 0.9, "learning_rate": 0.1},
+        {"private": PrivateTraining(lambda records: 100 / records), "batch_size": 8},
+        {"build": dropping, "learning_rate": 0.01},
+    ],
+)
+def test_nor_does_a_larger_or_smaller_companion_change_a_model(options):
+    """Persons have unequally many records, so the halves of a plan may differ much in size."""
+    inside, seeds = np.zeros((5, 101), bool), [20, 21, 22, 23, 24]
+    for row, size in zip(inside, (10, 91, 50, 10, 49), strict=True):
+        row[:size] = True
+    recipe = training(**{"epochs": 10, "batch_size": 16, "workers": 1} | options)
+    whole = [t.logits(X) for t in recipe(X, Y, inside, seeds)]
+    for k in range(5):
+        (alone,) = recipe(X, Y, inside[[k]], seeds[k : k + 1])
+        assert np.allclose(whole[k], alone.logits(X), atol=1e-4)
+        side_by_side = dataclasses.replace(recipe, workers=3)(X, Y, inside, seeds)
+        assert np.allclose(whole[k], list(side_by_side)[k].logits(X), atol=1e-4)
+
+
+def test_each_model_takes_the_epochs_of_its_own_records():
+    """Against plain training of each alone: 2 steps an epoch for 20 records, 6 for 91."""
+    inside = np.zeros((2, 101), bool)
+    inside[0, :20] = inside[1, :91] = True
+    config = ClassifierConfig(classes=3, hidden=(8,), epochs=5, batch_size=16, learning_rate=0.01)
+    for k, target in enumerate(stacked(config, _arguments(config, (6,)), "logits")(
+        X, Y, inside, [5, 6]
+    )):  # fmt: skip
+        alone = fit_classifier(config, X[inside[k]], Y[inside[k]], 5 + k)
+        with torch.no_grad():
+            wanted = alone(torch.tensor(X, dtype=torch.float))
+        assert np.allclose(target.logits(X), wanted, atol=1e-4)
+
+
+def test_a_model_has_the_noise_of_its_own_number_of_records():
+    config = ClassifierConfig(classes=3, epochs=5, batch_size=8, privacy=Privacy(epsilon=2.0))
+    private = stacked(config, _arguments(config, (6,)), "logits").private
+    for records in (20, 81):
+        wanted = plan(records, 8, epochs=5, epsilon=2.0, delta=config.privacy.delta)
+        assert private.multiplier(records) == wanted.noise_multiplier
+    assert private.multiplier(20) > 1.3 * private.multiplier(81)
+
+
+def test_a_private_step_that_draws_nobody_is_noise_alone():
+    """Of 10 records at rate 1/10 none is drawn in one step of three."""
+    for build in (stack, Norm, in_place):
+        recipe = training(build=build, epochs=20, batch_size=1, private=PrivateTraining(1.0))
+        assert np.isfinite(recipe.fit(X[:10], Y[:10], 0).logits(X)).all()
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint16, np.bool_])
+def test_whole_numbers_and_truths_train_as_floats_do(kind):
+    whole = (np.abs(X) * 3).astype(kind)
+    recipe = training(epochs=3)
+    wanted = recipe.fit(whole.astype(np.float32), Y, 0).logits(whole.astype(np.float32))
+    assert np.array_equal(recipe.fit(whole, Y, 0).logits(whole), wanted)
+
+
+def test_records_that_the_module_cannot_take_are_one_line():
+    with pytest.raises(ValueError, match="build: its module cannot take these records: mat1"):
+        training().fit(X[:, :4], Y, 0)
+    with pytest.raises(ValueError, match="takes numbers alone; encode words"):
+        training().fit(X.astype(object), Y, 0)
 
 
 def test_an_interrupted_fleet_resumes_with_equal_answers(tmp_path):
@@ -182,23 +270,19 @@ def test_an_interrupted_fleet_resumes_with_equal_answers(tmp_path):
 
 
 def test_groups_side_by_side_are_those_trained_in_turn():
-    plan, seeds = halves(101, 8, 0), [*range(8)]
+    splits, seeds = halves(101, 8, 0), [*range(8)]
     for options in ({}, {"private": PrivateTraining(0.8)}, {"build": Norm}):
-        answers = [
-            [t.logits(X) for t in training(epochs=3, batch_size=16, together=2, workers=n, **options)(
-                X, Y, plan, seeds)]
-            for n in (1, 4)
-        ]  # fmt: skip
+        answers = []
+        for workers in (1, 4):
+            recipe = training(epochs=3, batch_size=16, together=2, workers=workers, **options)
+            answers.append([target.logits(X) for target in recipe(X, Y, splits, seeds)])
         assert np.array_equal(*answers)
 
 
 def test_dropout_is_drawn_from_the_seed():
     """Dropout draws from torch's one generator, so such models are never trained side by side."""
 
-    def build():
-        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
-
-    recipe = training(build=build, epochs=3, together=2, workers=4)
+    recipe = training(build=dropping, epochs=3, together=2, workers=4)
     once, twice = (
         [t.logits(X) for t in recipe(X, Y, halves(101, 8, 0), [*range(8)])] for _ in "12"
     )
@@ -210,7 +294,7 @@ def test_who_stops_listening_stops_the_training():
     started, stop = time.monotonic(), threading.Event()
     stop.set()
     forever = training(epochs=10**7)
-    forever._train(torch.tensor(X).float(), torch.tensor(Y), halves(101, 2, 0), [0, 1], stop)
+    forever._train(torch.tensor(X).float(), torch.tensor(Y), halves(101, 2, 0), [0, 1], [], stop)
     assert time.monotonic() - started < 60
 
 
