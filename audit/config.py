@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from audit.claims.schema import ClaimEntry
 from audit.gate.policy import Policy
@@ -114,11 +114,36 @@ class Records(Strict):
     split: Literal["randomised", "unknown"] = "unknown"
 
 
-class Budget(Strict):
-    """What the audit may spend."""
+class Attribute(Strict):
+    """A sensitive column, and what the attackers who guess it know of a record besides its label.
 
-    shadow_models: PositiveInt = 16
+    Each list in ``known`` is one attacker; so is every three of the columns in ``triples``. Without
+    either he knows all other columns. ``attacks`` default to those that use the target's access.
+    """
+
+    column: str
+    known: list[Annotated[list[str], Field(min_length=1)]] = []
+    triples: list[str] = []
+    attacks: list[str] = []
+
+
+class Budget(Strict):
+    """What the audit may spend, and where: ``workers`` are processes (-1: one a core), or ``ray``.
+
+    Small networks of `dpassay train` are trained together on all cores, whatever ``workers`` says,
+    unless it is ``ray``.
+    """
+
+    shadow_models: Annotated[int, Field(ge=1, le=10_000)] = 16
     seconds: PositiveFloat | None = None
+    workers: Annotated[int, Field(ge=-1)] | Literal["ray"] = 1
+
+    @field_validator("workers")
+    @classmethod
+    def _some(cls, workers: int | str) -> int | str:
+        if workers == 0:
+            raise ValueError("0 can train nothing; give 1 or more, -1 for one a core, or ray")
+        return workers
 
 
 class AuditConfig(Strict):
@@ -132,6 +157,7 @@ class AuditConfig(Strict):
     records: Records | None = None
     positive_control: Target | Literal["builtin", "none"] = "builtin"
     attacks: list[str] = Field(default=["loss_threshold"], min_length=1)
+    attributes: list[Attribute] = []
     budget: Budget = Budget()
     ledger: Path | None = None
     model_files: list[Path] = []
@@ -153,6 +179,12 @@ class AuditConfig(Strict):
             raise ValueError("positive_control: must be a model, as the target is one")
         if self.target is None and self.ledger is None and not self.claims:
             raise ValueError("nothing to audit: give a target, a ledger or claims")
+        if self.attributes and (scores or isinstance(self.target, TransformersTarget)):
+            raise ValueError("attributes: need a model of tables to ask; remove this key")
+        if self.attributes and self.records is None:
+            raise ValueError("attributes: need a target and records; give both or remove this key")
+        if len({asked.column for asked in self.attributes}) != len(self.attributes):
+            raise ValueError("attributes: a column is named twice; put what is known into one")
         if len(set(self.attacks)) != len(self.attacks):
             raise ValueError("attacks: named twice; keep one of each")
         ids = [claim.id for claim in self.claims]

@@ -1,30 +1,21 @@
-"""Attacks the target, its positive control and nothing: the only place where attacks are called."""
+"""What the attacks of an audit found, in the record's vocabulary, and their scores on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from attacks import registry
-from attacks.baselines import blind_baseline, distribution_shift
+from attacks.attribute.result import write_guesses
 from attacks.precomputed import precomputed
 from attacks.records import Membership
 from attacks.result import AttackResult, write_scores
-from attacks.shadows.fleet import Shadows
 from audit import to_record
-from audit.config import AuditConfig, ScoresTarget, TransformersTarget
-from audit.models import Model, builtin_control, classes_of, load_model
-from audit.record_files import read_membership, read_scores
-from audit.yaml_file import InputError
+from audit.attribute import AttributeAttacks, attack_attributes
+from audit.config import AuditConfig, ScoresTarget
+from audit.membership import Watch, attack_target, load, shared_confidence
+from audit.record_files import read_scores
 from reports.record import Attack, Finding, FindingState, Input, Subject
-
-Watch = Callable[[str], Callable[[int, int], None]]
-"""From the name of a stage to its progress callback, called as (done, of how many)."""
-
-
-class OutOfTime(Exception):
-    """The seconds that the configuration allows are used up."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +28,16 @@ class Measured:
     inputs: tuple[Input, ...] = ()
 
 
-def measure(config: AuditConfig, folder: Path, watch: Watch) -> Measured:
+def measure(
+    config: AuditConfig, folder: Path, watch: Watch, shadow_folder: Path | None = None
+) -> Measured:
     """Run every attack of the configuration; scores go to ``folder`` as Parquet.
 
-    Every interval pays for the number of attacks tried (Bonferroni), so that all of them hold
-    together at the configured confidence.
+    ``shadow_folder`` keeps what shadow models answered, so that an audit that was interrupted
+    trains only those that are missing.
+
+    Every interval pays for the number of attacks tried (Bonferroni), those on membership and those
+    on attributes, so that all of them hold together at the configured confidence.
 
     Raises:
         InputError: if an input cannot be used, or an attack cannot run on this kind of target.
@@ -50,103 +46,40 @@ def measure(config: AuditConfig, folder: Path, watch: Watch) -> Measured:
         return Measured(Subject(config.title, "claims", config.description, None, 0, 0))
     if isinstance(config.target, ScoresTarget):
         return _measure_scores(config, config.target, folder)
-    assert config.records is not None
-    text = config.target.text if isinstance(config.target, TransformersTarget) else None
-    records, names, inputs = read_membership(config.records, text, classes_of(config.target))
-    model = load_model(config.target, records.members, names, records.classes, config.seed)
-    for name in config.attacks:
-        _check(name, model)
-    control = _control(config, records, names)
-    blind = _blind(config, records, watch("blind baseline"))
-    attacks, findings = [blind[0]], [*_about(records), blind[1]]
+    loaded = load(config)
+    # before the fleets: a column that cannot be guessed is refused before anybody waits for them
+    guessed = attack_attributes(config, loaded, watch)
+    done = attack_target(config, watch, shadow_folder, loaded=loaded)
+    confidence = shared_confidence(config, guessed.tried)
+    records = done.records
+    shift = _blind(done.blind, done.void, config.confidence)
+    attacks, findings = [shift[0]], [*_about(records), shift[1]]
+    for name, error in done.unfinished:
+        title = registry.find(name).title
+        findings.append(to_record.failed(f"attack/{name}", "attack.membership", title, error))
     results = folder / "scores"
     results.mkdir()
-    attackable: list[tuple[to_record.Subject, Model | None]] = [
-        ("target", model),
-        ("positive control", control),
-    ]
-    for subject, attacked in attackable:
-        if attacked is None:
-            continue
-        shadows = _shadows(config, attacked)
-        for name in config.attacks:
-            title = registry.find(name).title
-            if registry.find(name).needs_shadows and shadows is None:
-                continue  # a control that nobody can train again; the target was checked before
-            try:
-                result = registry.run(
-                    name,
-                    attacked.target,
-                    records,
-                    shadows=shadows,
-                    seed=config.seed,
-                    progress=watch(f"{name}: {subject}"),
-                )
-            except OutOfTime as error:
-                if subject == "target":
-                    id_ = f"attack/{name}"
-                    findings.append(to_record.failed(id_, "attack.membership", title, error))
-                continue
-            except ValueError as error:  # records that this model cannot take, too few to train on
-                raise InputError(f"attacks: {name} on the {subject}: {error}") from None
-            attacks.append(_keep(config, result, subject, results))
-            if subject == "target":
-                findings.append(to_record.attack_finding(attacks[-1], blind[1].state == "void"))
+    for subject, result in done.results:
+        attacks.append(_keep(result, subject, results, confidence))
+        if subject == "target":
+            findings.append(to_record.attack_finding(attacks[-1], done.void))
+    findings += _attributes(guessed, results, confidence, done.void)
     subject_ = Subject(
         config.title,
         config.target.kind,
-        config.description or model.description,
-        model.target.access,
+        config.description or done.model.description,
+        done.model.target.access,
         len(records.members),
         len(records.non_members),
     )
-    read = (*inputs, *model.inputs, *(control.inputs if control else ()))
-    return Measured(subject_, tuple(attacks), tuple(findings), read)
+    return Measured(subject_, tuple(attacks), tuple(findings), done.inputs)
 
 
-def _check(name: str, model: Model) -> None:
-    try:
-        entry = registry.find(name)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    if entry.needs_shadows and model.fit is None:
-        raise InputError(
-            f"attacks: {name} trains shadow models, and the target does not say how; give "
-            "target.training (a torch target) or leave the attack out"
-        )
-
-
-def _control(config: AuditConfig, records: Membership, names: tuple[str, ...]) -> Model | None:
-    """The model that is known to leak, trained on or loaded for the same members."""
-    if config.positive_control == "none":
-        return None
-    if config.positive_control == "builtin":
-        if records.members.features.dtype.kind not in "biuf":
-            return None  # no forest on texts; the gate then says that nothing showed its power
-        return builtin_control(records.members, config.seed)
-    return load_model(config.positive_control, records.members, names, records.classes, config.seed)
-
-
-def _shadows(config: AuditConfig, model: Model) -> Shadows | None:
-    if model.fit is None:
-        return None
-    return Shadows(
-        model.fit,
-        models=config.budget.shadow_models,
-        seed=config.seed,
-        fit_many=model.fit_many,
-    )
-
-
-def _blind(
-    config: AuditConfig, records: Membership, progress: Callable[[int, int], None]
-) -> tuple[Attack, Finding]:
-    result = blind_baseline(records, seed=config.seed)
-    progress(1, 1)  # only now: no shortage of time may cost the check of the records
-    measured = to_record.attack(result, "blind baseline", config.confidence)
+def _blind(result: AttackResult, void: bool, confidence: float) -> tuple[Attack, Finding]:
+    measured = to_record.attack(result, "blind baseline", confidence)
     auc = measured.metric("auc")
     assert auc is not None
-    state: FindingState = "void" if distribution_shift(result, config.confidence) else "supported"
+    state: FindingState = "void" if void else "supported"
     finding = Finding(
         id="records/exchangeable",
         check="records.exchangeable",
@@ -185,11 +118,25 @@ def _split(split: str, members: int, non_members: int) -> Finding:
     )
 
 
+def _attributes(
+    guessed: AttributeAttacks, folder: Path, confidence: float, void: bool
+) -> list[Finding]:
+    for subject, results in (("target", guessed.results), ("positive-control", guessed.controls)):
+        if results:
+            write_guesses(results, folder / f"attribute.{subject}.parquet")
+    return [
+        *to_record.attribute_findings(guessed.results, guessed.controls, confidence, void),
+        *(
+            to_record.failed(f"attack/attribute/{column}", "attack.attribute", column, error)
+            for column, error in guessed.unfinished
+        ),
+    ]
+
+
 def _keep(
-    config: AuditConfig, result: AttackResult, subject: to_record.Subject, folder: Path
+    result: AttackResult, subject: to_record.Subject, folder: Path, confidence: float
 ) -> Attack:
     write_scores(result, folder / f"{result.name}.{subject.replace(' ', '-')}.parquet")
-    confidence = 1 - (1 - config.confidence) / max(1, len(config.attacks))
     return to_record.attack(result, subject, confidence)
 
 
@@ -210,7 +157,7 @@ def _measure_scores(config: AuditConfig, target: ScoresTarget, folder: Path) -> 
             non_member_ids=ids[~truth],
             title=f"Scores from {spec.file.name}",
         )
-        attacks.append(_keep(config, result, subject, scores))
+        attacks.append(_keep(result, subject, scores, shared_confidence(config)))
         inputs.append(read)
     measured = attacks[0]
     findings = (

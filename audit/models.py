@@ -6,11 +6,15 @@ with the types that the auditor vouched for. A ``module:function`` is the audito
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from attacks.shadows.torch_fleet import TorchTraining
     from trainers.classifier import ClassifierConfig
 
-OUR_FACTORY = "trainers.classifier:build"
+OUR_FACTORY = "trainers.networks:build"
 MOST_CLASSES = 10**6  # beyond it model.json is no description, and would only fill memory
 
 Fit = Callable[[Any, Any, int], Target]
@@ -38,7 +42,8 @@ Fit = Callable[[Any, Any, int], Target]
 class Model:
     """A target to attack; ``fit`` trains one more like it (None: nobody said how).
 
-    ``fit_many``, where there is one, trains a whole fleet by the same recipe at once.
+    ``fit_many``, where there is one, trains a whole fleet by the same recipe at once. ``recipe``
+    says all that decides what ``fit`` does: answers of shadow models are reused under it alone.
     """
 
     target: Target
@@ -46,6 +51,7 @@ class Model:
     description: str
     inputs: tuple[Input, ...] = ()
     fit_many: FitMany | None = None
+    recipe: str = ""
 
 
 def classes_of(spec: config.Target) -> Any:
@@ -100,7 +106,13 @@ def builtin_control(members: Records, seed: int) -> Model:
     spec = config.RecipeTarget(
         kind="recipe", recipe="random_forest", arguments={"bootstrap": False, "max_features": 0.3}
     )
-    return _train_recipe(spec, members, seed)
+    try:
+        return _train_recipe(spec, members, seed)
+    except ValueError as error:  # labels that are fractions
+        raise InputError(
+            f"positive_control: builtin cannot be trained on these records: {error}; write "
+            "positive_control: none, or the labels as whole numbers or words"
+        ) from None
 
 
 def _train_recipe(spec: config.RecipeTarget, members: Records, seed: int) -> Model:
@@ -110,7 +122,8 @@ def _train_recipe(spec: config.RecipeTarget, members: Records, seed: int) -> Mod
 
     name = type(_recipe(spec, seed)).__name__
     target = fit(members.features, members.labels, seed)
-    return Model(target, fit, f"scikit-learn {name}, trained on the members by this audit")
+    description = f"scikit-learn {name}, trained on the members by this audit"
+    return Model(target, fit, description, recipe=_recipe_text(spec.model_dump(mode="json")))
 
 
 def _recipe(spec: config.RecipeTarget, seed: int) -> Any:
@@ -162,12 +175,17 @@ def _load_sklearn(spec: config.SklearnTarget, names: tuple[str, ...]) -> Model:
     def fit(features: Any, labels: Any, seed: int) -> Target:
         fresh = clone(estimator)
         seeds = {k: seed for k in fresh.get_params() if k.split("__")[-1] == "random_state"}
-        fresh.set_params(**seeds).fit(_for(estimator, features, names), labels)
+        try:
+            fresh.set_params(**seeds).fit(_for(estimator, features, names), labels)
+        except Exception as error:  # the code of a type that the auditor vouched for
+            raise InputError(f"{spec.model}: {_raised('fit', error)}") from error
         return _estimator_target(fresh, spec.access, names)
 
     target = _estimator_target(estimator, spec.access, names)
     description = f"scikit-learn {type(estimator).__name__} from {spec.model.name}"
-    return Model(target, fit, description, (digest(spec.model, "model"),))
+    read = digest(spec.model, "model")
+    recipe = _recipe_text([read.sha256, spec.access, names, _kinds(estimator)])
+    return Model(target, fit, description, (read,), recipe=recipe)
 
 
 def _estimator_target(estimator: Any, access: AccessLevel, names: tuple[str, ...] = ()) -> Target:
@@ -196,28 +214,38 @@ def _flat(features: Any) -> Any:
 
 def _load_torch(spec: config.TorchTarget, classes: Any) -> Model:
     build = import_function(spec.factory, "target.factory", spec.weights.parent)
-    module = build(**spec.arguments)
+    module = _module(build, f"target.factory: {spec.factory}", **spec.arguments)
     load_weights(module, spec.weights)
-    fit = None
+    fit, recipe = None, ""
     if spec.training is not None:
         train = import_function(
             spec.training.function, "target.training.function", spec.weights.parent
         )
-        arguments = spec.training.arguments
+        arguments, name = spec.training.arguments, spec.training.function
+        recipe = _recipe_text(
+            [
+                spec.training.model_dump(),
+                spec.access,
+                _code([(name, train), (spec.factory, build)], spec.weights.parent),
+            ]
+        )
 
         def fit(features: Any, labels: Any, seed: int) -> Target:
-            return from_torch(train(features, labels, seed, **arguments), spec.access, classes)
+            what = f"target.training.function: {name}"
+            module = _module(train, what, features, labels, seed, **arguments)
+            return from_torch(module, spec.access, classes)
 
     description = f"torch module {spec.factory} from {spec.weights.name}"
     inputs = (digest(spec.weights, "weights"),)
-    return Model(from_torch(module, spec.access, classes), fit, description, inputs)
+    return Model(from_torch(module, spec.access, classes), fit, description, inputs, recipe=recipe)
 
 
 def _load_trained(spec: config.TrainedTarget, classes: Any) -> Model:
     """A folder of `dpassay train`: the architecture is data for our own factory, never a call."""
     from pydantic import TypeAdapter
 
-    from trainers.classifier import ClassifierConfig, build, fit_classifier
+    from trainers.classifier import ClassifierConfig, fit_classifier
+    from trainers.networks import build
 
     description = _description(spec.folder)
     training = TypeAdapter(ClassifierConfig).validate_python(description["training"])
@@ -228,10 +256,6 @@ def _load_trained(spec: config.TrainedTarget, classes: Any) -> Model:
     def fit(features: Any, labels: Any, seed: int) -> Target:
         return from_torch(fit_classifier(training, features, labels, seed), spec.access, classes)
 
-    def fit_many(features: Any, labels: Any, inside: Any, seeds: list[int]) -> Iterator[Target]:
-        recipe = stacked(training, arguments, int(inside[0].sum()), spec.access)
-        return recipe(features, labels, inside, seeds)
-
     privacy = "with DP-SGD" if training.privacy else "without DP"
     files = ("model.safetensors", "model.json")
     return Model(
@@ -239,24 +263,102 @@ def _load_trained(spec: config.TrainedTarget, classes: Any) -> Model:
         fit,
         f"{training.architecture} trained {privacy}, from {spec.folder.name}",
         tuple(digest(spec.folder / name, "model") for name in files),
-        fit_many if training.architecture == "mlp" else None,
+        stacked(training, arguments, spec.access) if training.architecture == "mlp" else None,
+        _recipe_text([description["training"], arguments, spec.access]),
     )
 
 
-def stacked(
-    training: ClassifierConfig, arguments: dict[str, Any], records: int, access: AccessLevel
-) -> TorchTraining:
-    """The recipe of `dpassay train` for many models on ``records`` records each, trained at once.
+def _module(function: Callable[..., Any], what: str, *arguments: Any, **options: Any) -> Any:
+    """The module that the auditor's own function returns; ``what`` names the function.
 
-    With the same seed a model without DP is that of ``fit_classifier``, to rounding.
+    Raises:
+        InputError: if it raises anything, or returns something else.
+    """
+    from torch.nn import Module
+
+    try:
+        found = function(*arguments, **options)
+    except (Exception, SystemExit) as error:  # it must not end the audit with a code of its own
+        raise InputError(_raised(what, error)) from error
+    if not isinstance(found, Module):
+        raise InputError(f"{what}: returned {type(found).__name__}, not a torch module")
+    return found
+
+
+def _raised(what: str, error: BaseException) -> str:
+    reason = str(error).strip().splitlines()[:1]
+    return ": ".join([f"{what}: raised {type(error).__name__}", *reason])
+
+
+def _recipe_text(parts: Any) -> str:
+    """All of it, with the versions of what trains; another version may train otherwise."""
+    packages = ("dpassay", "numpy", "opacus", "scikit-learn", "torch")
+    versions = {name: metadata.version(name) for name in packages}
+    return json.dumps([parts, versions], sort_keys=True, default=str)
+
+
+def _kinds(estimator: Any) -> dict[str, str]:
+    """The packages that an estimator and its parts come from: their versions, or their code."""
+    parts = [estimator, *getattr(estimator, "get_params", dict)().values()]
+    names = {getattr(part, "__module__", None) or "builtins" for part in parts}
+    found = {}
+    for name in sorted({name.partition(".")[0] for name in names} - {"builtins"}):
+        package = sys.modules.get(name)
+        version = getattr(package, "__version__", None)
+        found[name] = str(version) if version else _file_digest(package)
+    return found
+
+
+def _code(functions: list[tuple[str, Callable[..., Any]]], folder: Path) -> dict[str, str]:
+    """The SHA-256 of the modules of these functions, and of all loaded ones of their project.
+
+    Those are the modules beside or below theirs or ``folder``, without installed packages.
+    """
+    own = {name.partition(":")[0] for name, _ in functions}
+    own |= {getattr(function, "__module__", None) or "" for _, function in functions}
+    files = {
+        name: Path(file).resolve()
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+    }
+    places = {folder.resolve()} | {files[name].parent for name in own & set(files)}
+    libraries = ("stdlib", "platstdlib", "purelib", "platlib")
+    installed = {Path(sysconfig.get_path(key)).resolve() for key in libraries}
+
+    def within(file: Path, place: Path) -> bool:
+        """Below the place, and not in a library that lies there (a .venv, site-packages)."""
+        return file.is_relative_to(place) and not any(
+            root.is_relative_to(place) and file.is_relative_to(root) for root in installed
+        )
+
+    return {
+        name: _file_digest(sys.modules[name])
+        for name, file in sorted(files.items())
+        if name in own or any(within(file, place) for place in places)
+    }
+
+
+def _file_digest(module: Any) -> str:
+    path = Path(getattr(module, "__file__", None) or "")
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def stacked(
+    training: ClassifierConfig, arguments: dict[str, Any], access: AccessLevel
+) -> TorchTraining:
+    """The recipe of `dpassay train` for many models, trained at once.
+
+    The noise is what the recipe takes on as many records as a model has. With the same seed a
+    model without DP is that of ``fit_classifier``, to rounding.
     """
     from attacks.shadows.torch_fleet import PrivateTraining, TorchTraining
-    from trainers.classifier import build, noise_multiplier
+    from trainers.classifier import noise_multiplier
+    from trainers.networks import build
 
     private = None
     if training.privacy is not None:
-        sigma = noise_multiplier(training, records)
-        private = PrivateTraining(sigma, training.privacy.clipping_norm)
+        of_records = partial(noise_multiplier, training)
+        private = PrivateTraining(of_records, training.privacy.clipping_norm)
     return TorchTraining(
         build=lambda: build(**arguments),
         classes=np.arange(training.classes),
@@ -333,6 +435,8 @@ def import_function(name: str, field: str, folder: Path) -> Callable[..., Any]:
         found = getattr(importlib.import_module(module_name), function)
     except (ImportError, AttributeError) as error:
         raise InputError(f"{field}: {name}: {error}") from None
+    except (Exception, SystemExit) as error:  # importing runs the module
+        raise InputError(_raised(f"{field}: {name}", error)) from error
     if not callable(found):
         raise InputError(f"{field}: {name} is not a function")
     result: Callable[..., Any] = found

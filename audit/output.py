@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from audit.yaml_file import InputError
@@ -14,13 +14,16 @@ from audit.yaml_file import InputError
 RECORD = "audit.json"
 REPORT = "index.html"
 EVIDENCE = "scores"
+WRITTEN = (RECORD, REPORT, EVIDENCE)
+ATTRIBUTE_WRITTEN = ("attribute.json", "guesses.parquet")
 
 
-def check_free(out: Path, force: bool) -> None:
+def check_free(out: Path, force: bool, written: Sequence[str] = WRITTEN) -> None:
     """Refuse an output folder that would be overwritten, before any work is done.
 
-    With ``force`` only an empty folder, or one that holds nothing but what an audit writes, is
-    replaced: a typing slip must not cost somebody their home.
+    With ``force`` only an empty folder, or one that holds nothing but what the command writes, is
+    replaced: a typing slip must not cost somebody their home. ``written`` are these names; the
+    first is never missing.
 
     Raises:
         InputError: if ``out`` is a file, a link to nothing, a folder that may not be replaced, or
@@ -44,26 +47,33 @@ def check_free(out: Path, force: bool) -> None:
         return
     if not force:
         raise InputError(f"{out}: exists; choose another --out, or --force to replace it")
-    if RECORD not in found:
+    if written[0] not in found:
         raise InputError(
-            f"{out}: holds no {RECORD}, so no audit wrote it and --force leaves it alone; "
-            "choose another --out"
+            f"{out}: holds no {written[0]}, so this command did not write it and --force leaves it "
+            "alone; choose another --out"
         )
-    if strange := sorted(found - {RECORD, REPORT, EVIDENCE}):
+    if strange := sorted(found - set(written)):
         raise InputError(
-            f"{out}: holds {strange[0]!r}, which no audit wrote, and --force would delete it; move "
-            "it or choose another --out"
+            f"{out}: holds {strange[0]!r}, which this command did not write, and --force would "
+            "delete it; move it or choose another --out"
         )
+
+
+def shadow_folder(out: Path) -> Path:
+    """Where an unfinished audit keeps its shadow models' answers: beside ``out``, and hidden."""
+    return out.parent / f".{out.name}.shadows"
 
 
 @contextlib.contextmanager
-def folder(out: Path, force: bool) -> Iterator[Path]:
+def folder(out: Path, force: bool, written: Sequence[str] = WRITTEN) -> Iterator[Path]:
     """A temporary folder that becomes ``out`` when the block ends well, and vanishes when not.
+
+    ``written`` as in ``check_free``.
 
     Raises:
         InputError: if ``out`` may not be written, or cannot be.
     """
-    check_free(out, force)
+    check_free(out, force, written)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -74,6 +84,7 @@ def folder(out: Path, force: bool) -> Iterator[Path]:
     try:
         yield building
         building.chmod(0o755)
+        check_free(out, force, written)  # somebody may have put something there meanwhile
         if out.exists():
             _swap(building, out)
         else:

@@ -51,15 +51,17 @@ def read_membership(
     Raises:
         InputError: names the file, the column and the row of what cannot be used.
     """
-    members, names = _read(section.members, section, text, None)
-    others, _ = _read(section.non_members, section, text, names)
+    paths = [section.members, section.non_members, section.auxiliary]
+    frames = _frames([path for path in paths if path and path.suffix != ".npz"], section, text)
+    members, names = _read(section.members, frames, section, text, None)
+    others, _ = _read(section.non_members, frames, section, text, names)
     inputs = [
         digest(section.members, "members", len(members)),
         digest(section.non_members, "non-members", len(others)),
     ]
     extra = None
     if section.auxiliary is not None:
-        extra, _ = _read(section.auxiliary, section, text, names)
+        extra, _ = _read(section.auxiliary, frames, section, text, names)
         inputs.append(digest(section.auxiliary, "auxiliary", len(extra)))
     try:
         both = Membership.of(members, others, classes=classes, split=section.split, auxiliary=extra)
@@ -119,19 +121,34 @@ def _truth(column: pd.Series[Any], target: ScoresTarget) -> Any:
 
 
 def _read(
-    path: Path, section: RecordsSection, text: str | None, names: tuple[str, ...] | None
+    path: Path,
+    frames: dict[Path, pd.DataFrame],
+    section: RecordsSection,
+    text: str | None,
+    names: tuple[str, ...] | None,
 ) -> tuple[Records, tuple[str, ...]]:
     if path.suffix == ".npz":
         return _read_npz(path, section, names)
-    frame = _frame(path)
-    labels = _column(frame, section.label, path, "records.label").to_numpy()
+    frame = frames[path]
+    label = _column(frame, section.label, path, "records.label")
+    if (unlabelled := label.isna()).any():
+        row = int(np.flatnonzero(unlabelled)[0]) + 1
+        raise InputError(
+            f"{path}: column {section.label!r}, record {row}: no label; fill it or drop the record"
+        )
+    labels = label.to_numpy()
     ids = _column(frame, section.id, path, "records.id").to_numpy() if section.id else None
-    users = _column(frame, section.user, path, "records.user").astype(str) if section.user else None
+    users = _column(frame, section.user, path, "records.user") if section.user else None
+    if users is not None and (unnamed := users.isna()).any():
+        row = int(np.flatnonzero(unnamed)[0]) + 1
+        raise InputError(
+            f"{path}: column {section.user!r}, record {row}: no person; fill it or drop the record"
+        )
     if text is not None:
         texts = _column(frame, text, path, "target.text")
         if missing := int(texts.isna().sum()):
             raise InputError(f"{path}: column {text!r}: {missing} texts are missing; drop them")
-        return _records(path, texts.to_numpy().astype(np.str_), labels, ids, users), (text,)
+        return _records(path, texts.to_numpy(dtype=object), labels, ids, users), (text,)
     features = frame.drop(columns=[c for c in (section.label, section.id, section.user) if c])
     found = tuple(map(str, features.columns))
     if not found:
@@ -176,14 +193,54 @@ def _records(path: Path, features: Any, labels: Any, ids: Any, users: Any) -> Re
         raise InputError(f"{path}: {error}") from None
 
 
-def _frame(path: Path) -> pd.DataFrame:
+def _frames(
+    paths: list[Path], section: RecordsSection, text: str | None
+) -> dict[Path, pd.DataFrame]:
+    """The files with each column of one type in all of them.
+
+    Typed file by file, a code such as 00085 would be a number in the one and text in the other, and
+    so tell members from non-members. Ids, persons and texts stay as they are written.
+    """
+    import pandas as pd
+
+    frames = {path: _frame(path, dtype=str) for path in paths}
+    written = {section.id, section.user, text}
+    for name in dict.fromkeys(name for frame in frames.values() for name in frame.columns):
+        having = [frame for frame in frames.values() if name in frame.columns]
+        if name in written:
+            continue
+        whole = pd.concat([frame[name] for frame in having], ignore_index=True)
+        typed = _typed(whole)
+        ends = np.cumsum([0, *map(len, having)])
+        for frame, start, end in zip(having, ends[:-1], ends[1:], strict=True):
+            frame[name] = typed.iloc[start:end].set_axis(frame.index)
+    return frames
+
+
+def _typed(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Truth values, numbers, or text: the first that every value is."""
+    import pandas as pd
+
+    if column.dtype.kind in "biuf":
+        return column
+    text = column.dropna().astype(str).str.strip()
+    if len(text) and text.str.lower().isin(["true", "false"]).all() and len(text) == len(column):
+        return text.str.lower() == "true"
+    try:
+        return pd.to_numeric(column)
+    except (ValueError, TypeError):
+        return column
+
+
+def _frame(path: Path, dtype: type | None = None) -> pd.DataFrame:
+    """A table; ``dtype`` is what CSV cells are read as, guessed where None."""
     import pandas as pd
 
     try:
         if path.suffix == ".parquet":
             frame = pd.read_parquet(path)
         elif path.suffix == ".csv":
-            frame = pd.read_csv(path)
+            frame = pd.read_csv(path, dtype=dtype)
         else:
             raise InputError(f"{path}: unknown kind {path.suffix!r}; give .csv, .parquet or .npz")
     except (OSError, ValueError, pd.errors.ParserError) as error:

@@ -16,7 +16,8 @@ from audit.claims import judge
 from audit.config import AuditConfig
 from audit.gate.decide import decide
 from audit.gate.policy import Policy
-from audit.measure import OutOfTime, measure
+from audit.measure import measure
+from audit.membership import OutOfTime
 from audit.record_files import digest
 from reports.record import Provenance, Record, Verdict
 from reports.sentence import finish
@@ -44,6 +45,7 @@ def run(
     command: str = "",
     progress: Progress = lambda stage, done, total: None,
     baseline: Record | None = None,
+    shadow_folder: Path | None = None,
 ) -> Record:
     """Run one audit and return its record.
 
@@ -54,6 +56,8 @@ def run(
         command: what reproduces the audit.
         progress: called while attacks run.
         baseline: the record of an earlier release, for limits on how much worse it may become.
+        shadow_folder: keeps what each finished shadow model answered; an audit that is run again
+            with it goes on where it was interrupted.
 
     Raises:
         InputError: if an input cannot be used.
@@ -70,7 +74,7 @@ def run(
         return report
 
     claims = tuple(entry.to_claim(str(source)) for entry in config.claims)
-    measured = measure(config, folder, watch)
+    measured = measure(config, folder, watch, shadow_folder)
     accounted = account(config, claims, measured.attacks, source.parent)
     judged = judge(claims, accounted.context)
     policy = config.policy if isinstance(config.policy, Policy) else Policy()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
-from attacks.metrics import Estimate, Figure, advantage, measure, roc
+from attacks.attribute.result import AttributeResult, by_value, figures
+from attacks.metrics import Estimate, Figure, measure, roc
 from attacks.result import AttackResult
 from audit.accounting.guarantee import PrivacyGuarantee
 from audit.gate.policy import Policy
@@ -19,7 +21,7 @@ from reports.record import (
     Rule,
     Value,
 )
-from reports.sentence import finish
+from reports.sentence import figures_text, finish
 
 Subject = Literal["target", "positive control", "blind baseline"]
 
@@ -41,11 +43,6 @@ def attack(result: AttackResult, subject: Subject, confidence: float) -> Attack:
     figures = measure(
         result.member_scores, result.non_member_scores, confidence=confidence, seed=result.seed
     )
-    # an attack that is wrong on purpose gains as much; the reversed rule needs its own threshold
-    reversed_gain = advantage(
-        -result.member_scores, -result.non_member_scores, None, confidence, result.seed
-    )
-    figures = (*figures, Figure("lower_tail_advantage", reversed_gain))
     curve = roc(result.member_scores, result.non_member_scores).thinned()
     return Attack(
         name=result.name,
@@ -98,6 +95,82 @@ def attack_finding(measured: Attack, void: bool = False) -> Finding:
         values=values,
         figures=figures,
     )
+
+
+def attribute_findings(
+    results: Sequence[AttributeResult],
+    controls: Sequence[AttributeResult],
+    confidence: float,
+    void: bool,
+) -> list[Finding]:
+    """One finding for each attribute attack on the target, every figure at this confidence.
+
+    The same attack's advantage on the positive control stands beside as
+    ``positive_control_advantage``, a value's own advantage that lies above zero as
+    ``advantage_where_<value>``.
+    """
+    beside = {_attribute_id(result): result for result in controls}
+    return [
+        _attribute_finding(result, beside.get(_attribute_id(result)), confidence, void)
+        for result in results
+    ]
+
+
+def _attribute_finding(
+    result: AttributeResult, control: AttributeResult | None, confidence: float, void: bool
+) -> Finding:
+    measured = _intervals(figures(result, confidence))
+    if control is not None:
+        shown = _intervals(figures(control, confidence))["advantage"]
+        measured["positive_control_advantage"] = shown
+    leaking = {
+        group.name: advantage
+        for group in by_value(result, confidence)
+        if (advantage := _intervals(group.figures).get("advantage")) and advantage.low > 0
+    }
+    measured |= {f"advantage_where_{name}": found for name, found in leaking.items()}
+    gain = measured["advantage"]
+    known = ", ".join(result.known) if result.neighbours else ""
+    values: dict[str, Value] = {
+        "subject": f"{result.title}, {result.column}" + (f" ← {known}" if known else ""),
+        "title": result.title,
+        "column": result.column,
+        "known": known,  # empty: all other columns
+        "access": result.access,
+        "members": len(result.members),
+        "non_members": len(result.non_members),
+        "reference": result.reference,
+        "advantage": gain.value,
+        "low": gain.low,
+        "high": gain.high,
+        "confidence": gain.confidence,
+        "queries": result.queries,
+        "seed": result.seed,
+        "source": result.source,
+        "leaking": "; ".join(f"{k}: {figures_text(v)} (n = {v.n})" for k, v in leaking.items()),
+    }
+    state: FindingState = "void" if void else "measured"
+    by_values = "_values" if leaking and not void else ""
+    return Finding(
+        id=_attribute_id(result),
+        check="attack.attribute",
+        state=state,
+        message=f"attacks.attribute.{state}{by_values}",
+        values=values,
+        figures=measured,
+    )
+
+
+def _attribute_id(result: AttributeResult) -> str:
+    """What was guessed from what by which attack; separators within a column's name are coded."""
+    coded = str.maketrans({"%": "%25", "/": "%2F", "+": "%2B"})
+    known = "+".join(name.translate(coded) for name in result.known)
+    parts = (result.column.translate(coded), known if result.neighbours else "all", result.attack)
+    return "/".join(("attack", "attribute", *parts))
+
+
+def _intervals(measured: Sequence[Figure]) -> dict[str, Interval]:
+    return {f.name: interval(f.estimate) for f in measured if f.estimate is not None}
 
 
 def guarantee(given: PrivacyGuarantee) -> Guarantee:

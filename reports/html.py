@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from reports import cards
+from reports.attribute_card import attributes
 from reports.cards import TONES, AttackCard, Statement
 from reports.record import Decision, Record, Value
 from reports.sentence import (
@@ -46,8 +47,11 @@ def render(record: Record, locale: str = "en") -> str:
     placed = tuple(cards.statement(i, f, locale) for i, f in enumerate(record.findings, 1))
     claims = tuple(cards.claim(i, c, placed, locale) for i, c in enumerate(record.claims, 1))
     attacks = tuple(cards.attacks(record, placed, locale))
+    guessed = attributes(placed, locale)
     shown = {s.anchor for card in claims for s in card.statements}
     shown |= {s.anchor for card in attacks for s in card.statements}
+    if guessed:
+        shown |= {s.anchor for s in (*(row.statement for row in guessed.rows), *guessed.others)}
     by_id = {s.finding.id: s for s in reversed(placed)}
     css = _stylesheet()
     html = (
@@ -61,6 +65,7 @@ def render(record: Record, locale: str = "en") -> str:
             css_digest=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
             claims=claims,
             attacks=attacks,
+            guessed=guessed,
             glance=cards.glance(record, locale),
             budgets=tuple(
                 cards.budget(i, b, record, locale) for i, b in enumerate(record.budgets, 1)

@@ -18,6 +18,7 @@ from pathlib import Path
 from reports.record import Finding, Interval, Value
 
 _FOLDER = Path(__file__).parent / "locales"
+ADVANTAGE_WHERE = "advantage_where_"  # then a value of the column that an attack guesses
 FIELD = re.compile(r"\{(\w+)(?::(\w+))?\}")
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _TPR = re.compile(r"tpr\D*([\d.]+(?:e-?\d+)?)$")
@@ -179,6 +180,9 @@ def figure_name(name: str, locale: str = "en") -> str:
         return sentence("name.lower_tail", {"figure": rest}, locale)
     if (rate := false_positive_rate(name)) is not None:
         return sentence("name.tpr_at_fpr", {"rate": rate}, locale)
+    if name.startswith(ADVANTAGE_WHERE):
+        value = name.removeprefix(ADVANTAGE_WHERE)
+        return sentence("name.advantage_where", {"value": value}, locale)
     if name.startswith("epsilon_") and name[8:9].isupper():
         return sentence("name.epsilon_by", {"accountant": name[8:]}, locale)
     return name.replace("_", " ")
@@ -218,6 +222,10 @@ def _percent(value: Value, locale: str) -> str:
     return percent(float(value), locale) if number and value is not None else _plain(value, locale)
 
 
+def _columns(value: Value, locale: str) -> str:
+    return _plain(value or texts(locale)["word.all_others"], locale)
+
+
 def _bound(rounding: str) -> Callable[[Value, str], str]:
     """An end of an interval with three significant digits, rounded away from its middle."""
 
@@ -237,6 +245,7 @@ _FORMATS: Mapping[str, Callable[[Value, str], str]] = {
     "percent": _percent,
     "low": _bound(ROUND_FLOOR),
     "high": _bound(ROUND_CEILING),
+    "columns": _columns,
     "name": lambda value, locale: figure_name(str(value), locale),
 }
 FORMATS = tuple(_FORMATS)

@@ -1,13 +1,20 @@
-"""``dpassay attack``: the attacks there are."""
+"""``dpassay attack``: the attacks there are, and one at a time."""
 
 from __future__ import annotations
 
 import click
 
+from audit.cli.attack_attribute import command as attribute
+from audit.cli.attack_membership import command as membership
+
 
 @click.group()
 def command() -> None:
-    """The attacks that an AUDIT.yaml may name."""
+    """Run attacks alone, without an audit's verdict; list the attacks there are."""
+
+
+command.add_command(membership)
+command.add_command(attribute)
 
 
 @command.command("list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +36,8 @@ def command(
     """Audit the target that CONFIG (an AUDIT.yaml) names.
 
     Writes index.html, audit.json and evidence files to the folder --out, prints the verdict, and
-    exits 0 pass, 1 fail, 2 bad input, 3 inconclusive, 4 error.
+    exits 0 pass, 1 fail, 2 bad input, 3 inconclusive, 4 error. If it is interrupted, the same
+    command goes on with the shadow models that it had finished.
     """
     record = run_audit(config, out, force=force, baseline=baseline, locale=locale, quiet=quiet)
     print_verdict(record, out, locale)
@@ -52,7 +54,7 @@ def run_audit(
     quiet: bool = False,
 ) -> Record:
     """Run one audit and write its folder; BadInput for whatever cannot be used."""
-    from audit.output import RECORD, REPORT, check_free, folder
+    from audit.output import RECORD, REPORT, check_free, folder, shadow_folder
 
     command = ["dpassay", "audit", str(config), "--out", str(out)]
     try:
@@ -65,6 +67,7 @@ def run_audit(
         from reports import html
         from reports.record import to_json
 
+        kept = shadow_folder(out)
         with folder(out, force) as building, progress_bars(quiet) as progress:
             record = run(
                 loaded,
@@ -73,9 +76,12 @@ def run_audit(
                 command=shlex.join(command),
                 progress=progress,
                 baseline=earlier,
+                shadow_folder=kept,
             )
             (building / RECORD).write_text(to_json(record), encoding="utf-8")
             (building / REPORT).write_text(html.render(record, locale), encoding="utf-8")
+        if record.verdict.outcome != "error":  # what ran out of time goes on from here next time
+            shutil.rmtree(kept, ignore_errors=True)
     except BadInput:
         raise
     except ValueError as error:

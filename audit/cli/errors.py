@@ -22,4 +22,5 @@ class BadInput(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message as one line on standard error."""
-        click.echo(f"dpassay: {' '.join(self.message.split())}", file=file, err=file is None)
+        shown = "".join(c if c.isprintable() else " " for c in self.message)  # no escape sequences
+        click.echo(f"dpassay: {' '.join(shown.split())}", file=file, err=file is None)

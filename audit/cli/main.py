@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 
@@ -25,7 +26,7 @@ COMMANDS = {
     "claims": ("audit.cli.claims", "Judge published privacy claims from a CLAIMS.yaml."),
     "ledger": ("audit.cli.ledger", "Verify a training ledger."),
     "lineage": ("audit.cli.lineage", "Recompute the budget along every path of a data lineage."),
-    "attack": ("audit.cli.attack", "List the attacks that an AUDIT.yaml may name."),
+    "attack": ("audit.cli.attack", "Run attacks alone: membership, attribute; list them."),
     "train": ("audit.cli.train", "Train a model, with or without DP, and write its ledger."),
     "render": ("audit.cli.render", "Render an audit.json as HTML or Markdown."),
     "doctor": ("audit.cli.doctor", "Print versions, device, and which optional parts are missing."),
@@ -64,6 +65,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and end with DESIGN's exit codes."""
+    # what stops a container must also let half-written files be taken away
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:

@@ -2,7 +2,9 @@
 
 Whether a figure is bad is decided here and nowhere else. A limit passes only where every attack's
 interval lies within it and at least one of them was shown, on a positive control, to see a breach
-of that very limit: silence of an attack that cannot see is no evidence.
+of that very limit: silence of an attack that cannot see is no evidence. Attacks on an attribute are
+judged column by column; how much of one can leak depends on how it is spread, and for a rare value
+is little, so there the control need only be shown to leak at all.
 """
 
 from __future__ import annotations
@@ -11,9 +13,20 @@ import dataclasses
 import datetime
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from audit.gate.policy import Limit, Policy, Waiver
-from reports.record import OUTCOMES, Attack, Decision, Finding, Interval, Outcome, Record, Verdict
+from reports.record import (
+    OUTCOMES,
+    Attack,
+    Decision,
+    Finding,
+    Interval,
+    Outcome,
+    Record,
+    Value,
+    Verdict,
+)
 
 # what a ledger need not have: one process has no ranks to compare, and few runs are signed
 _OPTIONAL = ("ledger.ranks", "ledger.signature")
@@ -59,9 +72,7 @@ def _decisions(record: Record, policy: Policy, baseline: Record | None) -> Itera
             )
     if ran:
         for limit in policy.limits:
-            yield _within_limit(record, limit)
-            if baseline is not None and limit.worse_than_baseline is not None:
-                yield _no_worse(record, baseline, limit)
+            yield from _limited(record, limit, baseline)
 
 
 def _decision(rule: str, finding: Finding, outcome: Outcome, message: str) -> Decision:
@@ -70,20 +81,77 @@ def _decision(rule: str, finding: Finding, outcome: Outcome, message: str) -> De
     return Decision(rule, finding.id, outcome, f"{message}.{outcome}", values)
 
 
-def _within_limit(record: Record, limit: Limit) -> Decision:
+def _limited(record: Record, limit: Limit, baseline: Record | None) -> Iterator[Decision]:
+    groups = _measured(record, limit)
+    if not groups:
+        values = {"figure": limit.figure, "limit": limit.at_most, "subject": record.subject.name}
+        rule = f"limit.{limit.figure}"
+        yield Decision(rule, "", "inconclusive", "gate.not_tried.inconclusive", values)
+    for group in groups:
+        yield _within_limit(record, limit, group)
+    if baseline is not None and limit.worse_than_baseline is not None:
+        yield _no_worse(record, baseline, limit)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One attack's figure: each tail, and whether the control showed that it can see a breach."""
+
+    finding: str
+    subject: str
+    access: str
+    tails: tuple[Interval, ...]
+    could_see: bool
+
+
+def _measured(record: Record, limit: Limit) -> list[list[_Measured]]:
+    """What is held against a limit, in groups that are judged together; none may be empty."""
+    if limit.figure != "attribute_advantage":
+        attacks = (a for a in record.attacks if a.subject == "target")
+        return [[_membership(record, attack, limit) for attack in attacks]]
+    columns: dict[Value, list[_Measured]] = {}
+    for finding in record.findings:
+        if finding.check == "attack.attribute" and "advantage" in finding.figures:
+            columns.setdefault(finding.values.get("column"), []).append(_attribute(finding))
+    return list(columns.values())
+
+
+def _membership(record: Record, attack: Attack, limit: Limit) -> _Measured:
+    could_see = any(
+        (found := other.metric(limit.figure)) is not None and found.low > limit.at_most
+        for other in record.attacks
+        if other.subject == "positive control" and other.name == attack.name
+    )
+    tails = tuple(_tails(attack, limit.figure))
+    return _Measured(f"attack/{attack.name}", attack.title, attack.access, tails, could_see)
+
+
+def _attribute(finding: Finding) -> _Measured:
+    """Guesses that are wrong on purpose give members away as well: the figure has two tails."""
+    advantage = finding.figures["advantage"]
+    control = finding.figures.get("positive_control_advantage")
+    return _Measured(
+        finding.id,
+        str(finding.values.get("subject", finding.id)),
+        str(finding.values.get("access", "none")),
+        (advantage, _mirrored(advantage, 0.0)),
+        control is not None and control.low > 0,
+    )
+
+
+def _within_limit(record: Record, limit: Limit, attacks: list[_Measured]) -> Decision:
     """Fail: some interval lies above the limit. Pass: all lie below, and one could have told."""
     rule = f"limit.{limit.figure}"
     void = {f.id for f in record.findings if f.state == "void"}
-    attacks = [a for a in record.attacks if a.subject == "target"]
-    measured = [(a, m) for a in attacks for m in _tails(a, limit.figure)]
+    measured = [(a, tail) for a in attacks for tail in a.tails]
     if not measured:
-        finding = f"attack/{attacks[0].name}"
-        values = {"figure": limit.figure, "limit": limit.at_most, "subject": attacks[0].title}
-        return Decision(rule, finding, "inconclusive", "gate.unmeasured.inconclusive", values)
+        values = {"figure": limit.figure, "limit": limit.at_most, "subject": attacks[0].subject}
+        message = "gate.unmeasured.inconclusive"
+        return Decision(rule, attacks[0].finding, "inconclusive", message, values)
     worst, figure = max(measured, key=lambda pair: (pair[1].low, pair[1].value))
     if figure.low <= limit.at_most:
         worst, figure = max(measured, key=lambda pair: (pair[1].high, pair[1].value))
-    if f"attack/{worst.name}" in void:
+    if worst.finding in void:
         return _limit_decision(rule, worst, figure, limit, "inconclusive", "gate.void")
     if figure.low > limit.at_most:
         return _limit_decision(rule, worst, figure, limit, "fail", "gate.attack")
@@ -91,7 +159,7 @@ def _within_limit(record: Record, limit: Limit) -> Decision:
         return _limit_decision(rule, worst, figure, limit, "inconclusive", "gate.attack")
     if any(f.check == "records.split" and f.state != "supported" for f in record.findings):
         return _limit_decision(rule, worst, figure, limit, "inconclusive", "gate.split")
-    if not any(_could_see(record, a, limit) for a, _ in measured):
+    if not any(attack.could_see for attack, _ in measured):
         return _limit_decision(rule, worst, figure, limit, "inconclusive", "gate.no_power")
     return _limit_decision(rule, worst, figure, limit, "pass", "gate.attack")
 
@@ -104,19 +172,12 @@ def _tails(attack: Attack, figure: str) -> list[Interval]:
     if figure != "auc":  # each tail has thresholds of its own
         lower = attack.metric(f"lower_tail_{figure}")
         return [upper] if lower is None else [upper, lower]
-    mirrored = dataclasses.replace(
-        upper, low=1 - upper.high, value=1 - upper.value, high=1 - upper.low
-    )
-    return [upper, mirrored]
+    return [upper, _mirrored(upper, 0.5)]
 
 
-def _could_see(record: Record, attack: Attack, limit: Limit) -> bool:
-    controls = (
-        a for a in record.attacks if a.subject == "positive control" and a.name == attack.name
-    )
-    return any(
-        (m := c.metric(limit.figure)) is not None and m.low > limit.at_most for c in controls
-    )
+def _mirrored(figure: Interval, chance: float) -> Interval:
+    low, value, high = (2 * chance - x for x in (figure.high, figure.value, figure.low))
+    return dataclasses.replace(figure, low=low, value=value, high=high)
 
 
 def _no_worse(record: Record, baseline: Record, limit: Limit) -> Decision:
@@ -126,13 +187,12 @@ def _no_worse(record: Record, baseline: Record, limit: Limit) -> Decision:
     """
     rule = f"baseline.{limit.figure}"
     margin = limit.worse_than_baseline or 0.0
-    before = {a.name: a for a in baseline.attacks if a.subject == "target"}
-    pairs: list[tuple[Attack, Interval]] = []
-    for attack in (a for a in record.attacks if a.subject == "target"):
-        olds = _tails(before[attack.name], limit.figure) if attack.name in before else []
-        if olds:  # each tail against what leaked most before
+    before = {a.finding: a.tails for group in _measured(baseline, limit) for a in group}
+    pairs: list[tuple[_Measured, Interval]] = []
+    for attack in (a for group in _measured(record, limit) for a in group):
+        if olds := before.get(attack.finding):  # each tail against what leaked most before
             old = max(olds, key=lambda tail: tail.value)
-            pairs += [(attack, difference(new, old)) for new in _tails(attack, limit.figure)]
+            pairs += [(attack, difference(new, old)) for new in attack.tails]
     if not pairs:
         values = {"figure": limit.figure, "limit": margin, "subject": record.subject.name}
         return Decision(rule, "", "inconclusive", "gate.baseline_missing.inconclusive", values)
@@ -145,12 +205,12 @@ def _no_worse(record: Record, baseline: Record, limit: Limit) -> Decision:
     values = {
         "figure": limit.figure,
         "limit": margin,
-        "subject": worst.title,
+        "subject": worst.subject,
         "low": change.low,
         "estimate": change.value,
         "high": change.high,
     }
-    return Decision(rule, f"attack/{worst.name}", outcome, f"gate.baseline.{outcome}", values)
+    return Decision(rule, worst.finding, outcome, f"gate.baseline.{outcome}", values)
 
 
 def difference(new: Interval, old: Interval) -> Interval:
@@ -163,12 +223,12 @@ def difference(new: Interval, old: Interval) -> Interval:
 
 
 def _limit_decision(
-    rule: str, attack: Attack, figure: Interval, limit: Limit, outcome: Outcome, message: str
+    rule: str, attack: _Measured, figure: Interval, limit: Limit, outcome: Outcome, message: str
 ) -> Decision:
     values = {
         "figure": limit.figure,
         "limit": limit.at_most,
-        "subject": attack.title,
+        "subject": attack.subject,
         "low": figure.low,
         "estimate": figure.value,
         "high": figure.high,
@@ -176,7 +236,7 @@ def _limit_decision(
         "n": figure.n,
         "access": attack.access,
     }
-    return Decision(rule, f"attack/{attack.name}", outcome, f"{message}.{outcome}", values)
+    return Decision(rule, attack.finding, outcome, f"{message}.{outcome}", values)
 
 
 def _with_waiver(decision: Decision, policy: Policy, today: datetime.date) -> Decision:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.output import RECORD, folder
+from audit.output import RECORD, check_free, folder
 from audit.yaml_file import InputError
 
 
@@ -51,11 +51,29 @@ def test_what_stands_there_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--force"), folder(out, force=False):
         pass
     (out / RECORD).rename(out / "thesis.txt")
-    with pytest.raises(InputError, match="no audit wrote it"), folder(out, force=True):
+    with pytest.raises(InputError, match="did not write it"), folder(out, force=True):
         pass
     with pytest.raises(InputError, match="is a file"), folder(out / "thesis.txt", force=True):
         pass
     assert (out / "thesis.txt").read_text() == "{}"
+
+
+def test_what_appeared_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    out = tmp_path / "report"
+
+    def slow(force: bool) -> None:
+        with folder(out, force) as building:
+            (building / RECORD).write_text("{}")
+            out.mkdir()
+            (out / "thesis.txt").write_text("years of work")
+
+    for force, said in ((False, "exists; choose another"), (True, "did not write it")):
+        with pytest.raises(InputError, match=said):
+            slow(force)
+        assert (out / "thesis.txt").read_text() == "years of work"
+        assert [p.name for p in tmp_path.iterdir()] == ["report"]
+        (out / "thesis.txt").unlink()
+        out.rmdir()
 
 
 def test_force_does_not_delete_what_a_user_put_into_an_audits_folder(tmp_path: Path) -> None:
@@ -66,6 +84,21 @@ def test_force_does_not_delete_what_a_user_put_into_an_audits_folder(tmp_path: P
     with pytest.raises(InputError, match=r"thesis\.txt"), folder(out, force=True):
         pass
     assert (out / "thesis.txt").read_text() == "years of work"
+
+
+def test_another_command_replaces_a_folder_of_its_own_alone(tmp_path: Path) -> None:
+    written = ("attribute.json", "guesses.parquet")
+    for name in written:
+        out = tmp_path / name
+        out.mkdir()
+        (out / name).write_text("old")
+    with folder(tmp_path / "attribute.json", True, written) as building:
+        (building / "attribute.json").write_text("new")
+    assert (tmp_path / "attribute.json" / "attribute.json").read_text() == "new"
+    with pytest.raises(InputError, match=r"holds no attribute\.json"):
+        check_free(tmp_path / "guesses.parquet", True, written)
+    with pytest.raises(InputError, match=r"holds no audit\.json"):
+        check_free(tmp_path / "attribute.json", True)
 
 
 def test_a_place_that_cannot_be_written_is_an_input_error(

@@ -93,7 +93,7 @@ def test_print_opens_what_is_folded_on_screen(browser, pages):
     assert browser.evaluate(shown)
 
 
-@pytest.mark.parametrize("name", ["private.en", "refuted.zh", "hostile.en"])
+@pytest.mark.parametrize("name", ["private.en", "refuted.zh", "attributes.en", "hostile.en"])
 def test_nothing_is_cut_off_on_paper(browser, pages, name):
     browser.open(pages[name], 695)  # A4 less its margins, in CSS pixels
     browser.call("Emulation.setEmulatedMedia", media="print")

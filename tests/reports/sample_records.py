@@ -370,6 +370,76 @@ def refuted() -> Record:
     )
 
 
+def guessed(column: str, known: str, gain: float, state: Literal["measured", "void"]) -> Finding:
+    """One attribute attack, with two values that leak on their own."""
+
+    def around(value: float, width: float, method: str, n: int) -> Interval:
+        return Interval(value - width, value, value + width, 0.9917, method, n)
+
+    names = ("accuracy_members", "accuracy_non_members", "control_accuracy_members")
+    shares = zip(names, (0.41 + gain, 0.41, 0.44), strict=True)
+    figures = {name: around(share, 0.061, "Clopper-Pearson", 284) for name, share in shares}
+    figures["advantage"] = around(gain, 0.08, "Newcombe 1998", 569)
+    figures["auc"] = around(0.5 + gain / 2, 0.04, "DeLong", 569)
+    figures["positive_control_advantage"] = around(0.37, 0.08, "Newcombe 1998", 569)
+    if gain > 0.08:
+        for value, n in (("type_2", 38), ("none", 531)):
+            figures[f"advantage_where_{value}"] = around(gain + 0.1, 0.17, "Newcombe 1998", n)
+    said = f"guesses {column} with an advantage of {gain:g} on members"
+    return Finding(
+        id=f"attack/attribute/{column}/{known.replace(', ', '+') or 'all'}/yeom",
+        check="attack.attribute",
+        state=state,
+        message=f"attacks.attribute.{state}",
+        values={
+            "subject": f"Likelihood of the label times prior, {column}",
+            "title": "Likelihood of the label times prior",
+            "column": column,
+            "known": known,
+            "access": "scores",
+            "members": 284,
+            "non_members": 285,
+            "advantage": gain,
+            "low": gain - 0.08,
+            "high": gain + 0.08,
+            "confidence": 0.9917,
+        },
+        meaning=f"Likelihood of the label times prior {said}.",
+        remedy="Draw members and non-members from one pool at random." if state == "void" else "",
+        figures=figures,
+    )
+
+
+def attributes() -> Record:
+    """Two columns guessed, from everything and from every three columns, more than fit unfolded."""
+    columns = [f"column_{i}" for i in range(14)]
+    findings = [guessed("diagnosis", "", 0.31, "measured"), guessed("sex", "", 0.01, "void")]
+    for i, column in enumerate(columns):
+        known = f"age, region, {column}"
+        findings.append(guessed("diagnosis", known, 0.2 - i / 50, "measured"))
+    late = Finding(
+        id="attack/attribute/income",
+        check="attack.attribute",
+        state="error",
+        message="audit.broke.error",
+        values={"subject": "income", "reason": "OutOfTime"},
+        meaning="income did not finish: OutOfTime: the 60 seconds were used up",
+    )
+    shown = findings[0].figures["advantage"]
+    values = {"figure": "attribute_advantage", "limit": 0.1, "subject": "diagnosis"}
+    values |= {"low": shown.low, "estimate": shown.value, "high": shown.high, "n": shown.n}
+    decision = Decision(
+        "limit.attribute_advantage", findings[0].id, "fail", "gate.attack.fail", values
+    )
+    return _record(
+        "Diagnosis model",
+        "forest",
+        findings=(*findings, late),
+        attacks=attacks(0.95),
+        verdict=Verdict("fail", (decision,)),
+    )
+
+
 def inconclusive() -> Record:
     """An attack near chance without a positive control, and a claim nobody could check."""
     runs = attacks(0.1, control=False)
@@ -406,7 +476,11 @@ def hostile() -> Record:
     """Every text that a stranger can write tries to break out; nothing else changes."""
     spoiled = _spoil(dataclasses.replace(refuted(), attacks=attacks(0.5)))
     assert isinstance(spoiled, Record)
-    return spoiled
+    column = guessed(HOSTILE, HOSTILE, 0.3, "measured")
+    where = {f"advantage_where_{HOSTILE}": column.figures["advantage"]}
+    column = dataclasses.replace(column, figures={**column.figures, **where})
+    bare = Finding("x", "attack.attribute", "measured", "m", figures=column.figures)
+    return dataclasses.replace(spoiled, findings=(*spoiled.findings, column, bare))
 
 
 def huge() -> Record:
@@ -454,7 +528,7 @@ def unbounded() -> Record:
     )
 
 
-ALL = (leaky, private, refuted, inconclusive, error, hostile, huge, empty, unbounded)
+ALL = (leaky, attributes, private, refuted, inconclusive, error, hostile, huge, empty, unbounded)
 CHOICES = {"state", "subject", "access", "unit", "relation", "outcome", "message", "schema_version"}
 
 

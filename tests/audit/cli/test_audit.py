@@ -148,12 +148,12 @@ def test_members_of_another_kind_make_the_attack_void(folder: Path, audit: Audit
 def test_a_torch_module_from_safetensors_and_a_factory(folder: Path, audit: Audit) -> None:
     from safetensors.torch import save_file
 
-    from trainers.classifier import build
+    from trainers.networks import build
 
     arguments = {"architecture": "mlp", "inputs": 8, "classes": 2, "hidden": [4]}
     arguments |= {"low": 0.0, "high": 3000.0}
     save_file(build(**arguments).state_dict(), folder / "m.safetensors")
-    target = {"kind": "torch", "weights": "m.safetensors", "factory": "trainers.classifier:build"}
+    target = {"kind": "torch", "weights": "m.safetensors", "factory": "trainers.networks:build"}
     result, out = audit(target={**target, "arguments": arguments})
     low, high = auc_of(record_of(out), "loss_threshold")
     assert low < 0.5 < high
@@ -343,7 +343,7 @@ def test_a_pickle_is_never_opened(folder: Path, audit: Audit, kind: str) -> None
     (folder / "model.pkl").write_bytes(pickle.dumps(Trap()))
     target: dict[str, Any] = {"kind": "sklearn", "model": "model.pkl"}
     if kind == "torch":
-        target = {"kind": "torch", "weights": "model.pkl", "factory": "trainers.classifier:build"}
+        target = {"kind": "torch", "weights": "model.pkl", "factory": "trainers.networks:build"}
         target["arguments"] = {"architecture": "mlp", "inputs": 8, "classes": 2, "hidden": [4]}
     refused(*audit(target=target), "model.pkl")
     assert not (folder / "opened").exists()
@@ -406,7 +406,8 @@ def test_ctrl_c_leaves_nothing_half_written(folder: Path, audit: Audit) -> None:
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130, error
     assert "Traceback" not in error
-    assert {p.name for p in folder.iterdir()} == before
+    # finished shadow models are no half of a report: the next run starts from them
+    assert {p.name for p in folder.iterdir()} - {".out.shadows"} == before
 
 
 def test_audit_json_follows_the_shipped_schema(audit: Audit) -> None:
@@ -487,7 +488,7 @@ def test_an_npz_that_is_none(folder: Path, audit: Audit, content: str) -> None:
 @pytest.mark.parametrize("arguments", [[], {}, {"classes": "two"}, {"classes": 10**12}])
 def test_a_model_json_that_describes_no_model(folder: Path, audit: Audit, arguments: Any) -> None:
     (folder / "run").mkdir()
-    said = {"factory": "trainers.classifier:build", "arguments": arguments, "training": {}}
+    said = {"factory": "trainers.networks:build", "arguments": arguments, "training": {}}
     (folder / "run" / "model.json").write_text(json.dumps(said))
     refused(*audit(target={"kind": "trained", "folder": "run"}), "model.json", "classes")
 

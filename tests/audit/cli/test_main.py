@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,31 @@ def test_every_exception_has_its_exit_code(
         main.main()
     assert stopped.value.code == code
     assert said in capsys.readouterr().err
+
+
+def test_an_error_sends_no_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    BadInput("no column '\x1b]0;owned\x07\x9b31m\ud800年\n'").show()
+    assert capsys.readouterr().err == "dpassay: no column ' ]0;owned 31m 年 '\n"
+
+
+def test_a_stopped_command_leaves_nothing_half_written(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, audit.cli.main as main\n"
+        "from audit.output import folder\n"
+        "def stopped(**_):\n"
+        "  with folder(pathlib.Path('out'), False) as building:\n"
+        "    (building / 'half').touch()\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    signal.pause()\n"
+        "main.cli.main = stopped\n"
+        "main.main()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False, timeout=60
+    )
+    assert result.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_of_the_same_name_is_noticed(tmp_path: Path) -> None:

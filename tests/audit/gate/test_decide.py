@@ -222,3 +222,90 @@ def test_a_leak_that_turned_around_is_worse_than_the_baseline() -> None:
     turned = record(attack(auc(0.19, 0.2, 0.21)), control)
     assert outcome(before, loose, before) == "pass"
     assert outcome(turned, loose, before) == "fail"
+
+
+def guess(
+    low: float, high: float, control: float | None = 0.3, column: str = "c", state: str = "measured"
+) -> Finding:
+    """A finding about one column; ``control`` is the low end on the positive control."""
+    figures = {"advantage": Interval(low, (low + high) / 2, high, 0.95, "Newcombe 1998", 200)}
+    if control is not None:
+        beside = Interval(control, control + 0.1, control + 0.2, 0.95, "Newcombe 1998", 200)
+        figures["positive_control_advantage"] = beside
+    values = {"column": column, "subject": column, "access": "scores"}
+    return Finding(
+        f"attack/attribute/{column}/all/yeom",
+        "attack.attribute",
+        state,  # type: ignore[arg-type]
+        f"attacks.attribute.{state}",
+        values,
+        figures=figures,
+    )
+
+
+ATTRIBUTES = Policy(limits=[Limit(figure="attribute_advantage", at_most=0.1)])
+MEASURED = attack(auc(0.45, 0.5, 0.55))
+
+
+@pytest.mark.parametrize(
+    ("finding", "expected"),
+    [
+        (guess(0.11, 0.3), "fail"),
+        (guess(0.11, 0.3, control=None), "fail"),
+        (guess(-0.05, 0.09), "pass"),
+        (guess(-0.05, 0.09, control=0.01), "pass"),
+        (guess(-0.05, 0.09, control=0.0), "inconclusive"),
+        (guess(-0.05, 0.09, control=None), "inconclusive"),
+        (guess(0.05, 0.11), "inconclusive"),
+        (guess(0.11, 0.3, state="void"), "inconclusive"),
+        (guess(-0.05, 0.09, state="void"), "inconclusive"),
+        (guess(-0.3, -0.11), "fail"),  # wrong on purpose
+        (guess(-0.11, 0.0), "inconclusive"),
+    ],
+)
+def test_an_attribute_advantage_is_held_against_its_limit(finding: Finding, expected: str) -> None:
+    verdict = decide(record(MEASURED, findings=(finding,)), ATTRIBUTES, None, TODAY)
+    assert verdict.outcome == expected
+    (decision,) = verdict.decisions
+    assert (decision.rule, decision.finding) == ("limit.attribute_advantage", finding.id)
+
+
+def test_each_column_is_judged_on_its_own() -> None:
+    """A control that leaks one column says nothing of the attack's power on another."""
+    quiet, blind = guess(-0.05, 0.09), guess(-0.05, 0.09, control=-0.1, column="d")
+    verdict = decide(record(MEASURED, findings=(quiet, blind)), ATTRIBUTES, None, TODAY)
+    assert [(d.finding, d.outcome) for d in verdict.decisions] == [
+        (blind.id, "inconclusive"),
+        (quiet.id, "pass"),
+    ]
+    loud = dataclasses.replace(guess(0.2, 0.3), id="attack/attribute/c/a+b/yeom")
+    verdict = decide(record(MEASURED, findings=(quiet, loud)), ATTRIBUTES, None, TODAY)
+    assert [(d.finding, d.outcome) for d in verdict.decisions] == [(loud.id, "fail")]
+
+
+def test_an_attribute_limit_that_nothing_measured_is_inconclusive() -> None:
+    verdict = decide(record(MEASURED), ATTRIBUTES, None, TODAY)
+    assert verdict.outcome == "inconclusive"
+    assert verdict.decisions[0].message == "gate.not_tried.inconclusive"
+
+
+def test_no_attribute_passes_where_nobody_says_that_the_split_was_random() -> None:
+    split = Finding("records/split", "records.split", "inconclusive", "records.split.inconclusive")
+    assert outcome(record(MEASURED, findings=(split, guess(-0.05, 0.09))), ATTRIBUTES) == (
+        "inconclusive"
+    )
+
+
+def test_an_attribute_is_compared_with_the_same_question_in_the_baseline() -> None:
+    limit = Limit(figure="attribute_advantage", at_most=0.9, worse_than_baseline=0.05)
+    loose = Policy(limits=[limit])
+    before = record(MEASURED, findings=(guess(-0.01, 0.01),))
+    assert outcome(before, loose, before) == "pass"
+    assert outcome(record(MEASURED, findings=(guess(0.29, 0.31),)), loose, before) == "fail"
+    other = record(MEASURED, findings=(guess(0.29, 0.31, column="d"),))
+    assert outcome(other, loose, before) == "inconclusive"
+
+
+def test_attributes_leave_the_limits_on_membership_alone() -> None:
+    quiet = record(MEASURED, CONTROL, findings=(guess(0.5, 0.6),))
+    assert outcome(quiet) == "pass"
