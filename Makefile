@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow check format schema bench-accounting clean
+.PHONY: demo test test-slow check format schema bench-accounting bench-attacks bench-trainer clean
 
 demo: $(READY)  ## train, audit and judge real models: the main job, end to end
 	$(BIN)/python fixtures/demo/demo.py --out demo-out
@@ -31,6 +31,12 @@ schema: $(READY)  ## write reports/record.schema.json anew from reports/record.p
 
 bench-accounting: $(READY)  ## our accountants beside other people's, in one run
 	$(BIN)/python tests/benchmarks/bench_accounting.py
+
+bench-attacks: $(READY)  ## our attacks and fleets beside other people's; half an hour
+	$(BIN)/python tests/benchmarks/bench_attacks.py
+
+bench-trainer: $(READY)  ## a private step of ours beside a plain one, Opacus' and fastDP's; a quarter of an hour
+	$(BIN)/python tests/benchmarks/bench_trainer.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
