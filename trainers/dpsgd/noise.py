@@ -1,4 +1,4 @@
-"""Gaussian noise for the clipped sum: a keyed stream, shaped in float64, rounded to one fixed grid.
+"""Gaussian noise for the clipped sum: a keyed stream, added in float64, rounded to one fixed grid.
 
 Secure and seeded noise are one code. The stream is the AES-256 counter mode keystream; only the
 key's origin differs: the operating system, or a seed that anybody may know.
@@ -11,11 +11,14 @@ to g and after it to float32, is post-processing: it weakens nothing. The draws 
 Gaussian as long as they lie far denser than g, whatever x is. With s/2048 < g <= s/1024:
 
 - against float64: x + z is off by at most 2^-53 (|x| + 10 s), far below g while |x| < 2^30 s;
-- against the stream: radii of Box-Muller lie at most 2^-25 s apart and angles 2^-51, so that every
-  g by g cell can be reached in thousands of ways, out to 9.34 s where the draws end; a Gaussian
-  pair has a larger radius once in 2^63;
+- against the stream: radii of Box-Muller lie at most 2^-52 s apart and angles 2^-22, so that every
+  g by g cell can be reached in over 2^40 ways, out to 9.34 s where the draws end; a Gaussian pair
+  has a larger radius once in 2^63;
 - against float32: multiples of g up to 2^24 g >= 8192 s are float32 values as they stand;
 - against s: rounding adds at most g²/12, which is 8e-8 of the variance.
+
+Logarithms, sines and cosines are float32's, which a CPU works out in half the time: they are off by
+2^-22 of themselves, whatever x is. What that leaves coarse, the radii, is dithered.
 
 It is not an exact discrete Gaussian. What remains: the end of the tail (2^-63 in total variation
 for every pair and step), the unevenness of draws within cells, and what the time of a draw shows.
@@ -28,23 +31,16 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import Literal
 
-import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-# Values shaped at once, with 12 bytes of scratch each. Threads pass the interpreter's lock on at
-# every array operation: at a quarter of this, that costs what the second thread gains.
-BLOCK = 65536
-_ZEROS = memoryview(bytes(8 * BLOCK))
-_LOWEST_22_BITS_FIRST = np.uint64(42)
-_SIGN_AND_EXPONENT = np.uint64(12)
-_EXPONENT_OF_2_TO_MINUS_63 = np.uint64((1023 - 63) << 52)
+# Values shaped at once, with 42 bytes of scratch each: few enough for a processor's cache, enough
+# to be worth the calls of two dozen operations.
+BLOCK = 262144
 
 
 class KeyedStream:
@@ -116,8 +112,7 @@ class Noise:
 
     def __init__(self, stream: KeyedStream) -> None:
         self._stream = stream
-        self._scratch: SimpleQueue[_Scratch] = SimpleQueue()
-        self._made = 0
+        self._scratch: _Scratch | None = None
 
     @property
     def source(self) -> Literal["secure", "seeded"]:
@@ -127,8 +122,9 @@ class Noise:
     def add(self, flat: torch.Tensor, standard_deviation: float) -> None:
         """Add noise of that standard deviation in place, and count one step.
 
-        The noise is made on the CPU, by ``torch.get_num_threads()`` threads; the result does not
-        depend on how many. A tensor of another device is copied to the CPU and back.
+        The noise is made on the CPU by torch's own threads (others would have to share the cores
+        with torch's, which go on spinning for a while after each operation); the result does not
+        depend on how many there are. A tensor of another device is copied to the CPU and back.
 
         Args:
             flat: float32, contiguous, one dimension, any device.
@@ -150,28 +146,12 @@ class Noise:
         step = self._stream.next_step()
         if standard_deviation == 0 or not len(flat):
             return
+        if self._scratch is None:
+            self._scratch = _Scratch()
         host = flat.detach().cpu()
-        values = host.numpy()
-        starts = range(0, len(values), BLOCK)
-        threads = min(torch.get_num_threads(), len(starts))
-        while self._made < threads:
-            self._scratch.put(_Scratch())
-            self._made += 1
-
-        def block(start: int) -> None:
-            scratch = self._scratch.get()
-            try:
-                keystream = self._stream.open(step, start)
-                scratch.add(keystream, values[start : start + BLOCK], standard_deviation)
-            finally:
-                self._scratch.put(scratch)
-
-        if threads == 1:
-            for start in starts:
-                block(start)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(block, starts))
+        for start in range(0, len(host), BLOCK):
+            keystream = self._stream.open(step, start)
+            self._scratch.add(keystream, host[start : start + BLOCK], standard_deviation)
         if host.data_ptr() != flat.data_ptr():
             flat.detach().copy_(host)
 
@@ -204,55 +184,56 @@ def grid(standard_deviation: float) -> float:
 
 
 class _Scratch:
-    """One thread's buffers, made once and used for every block."""
+    """The buffers of one block, made once and used for every block."""
 
     def __init__(self) -> None:
-        self.bytes = bytearray(8 * BLOCK + 16)  # a cipher may want one block more than it fills
-        self.words = np.frombuffer(self.bytes, "<u8", BLOCK)
-        self.half = np.empty(BLOCK // 2)
+        # a cipher may want one block more than it fills; torch's memory is aligned, always alike
+        self._bytes = torch.empty(8 * BLOCK + 16, dtype=torch.uint8, device="cpu")
+        self._memory = memoryview(self._bytes.numpy())
+        self._zeros = memoryview(bytes(8 * BLOCK))
+        self._floats = torch.empty(3 * BLOCK // 2, device="cpu")
+        self._doubles = torch.empty(5 * BLOCK // 2, dtype=torch.float64, device="cpu")
 
-    def add(self, keystream: CipherContext, values: np.ndarray, standard_deviation: float) -> None:
+    @torch.no_grad()
+    def add(self, keystream: CipherContext, values: torch.Tensor, scale: float) -> None:
         """Add noise to at most ``BLOCK`` float32 values in place, one word of the stream each."""
-        pairs = (len(values) + 1) // 2
-        keystream.update_into(_ZEROS[: 16 * pairs], self.bytes)
-        noise = _gaussian(self.words[: 2 * pairs], self.half[:pairs], standard_deviation)
-        total = noise[: len(values)]
-        np.add(total, values, total)
+        size = len(values) + len(values) % 2
+        keystream.update_into(self._zeros[: 8 * size], self._memory)
+        noise, spare = self._doubles[: 5 * size // 2].split([size, 3 * size // 2])
+        _gaussian(
+            self._bytes[: 8 * size], self._floats[: 3 * size // 2], spare[size:], scale, out=noise
+        )
+        total = spare[: len(values)].copy_(values).add_(noise[: len(values)])
         # next to 1.5 * 2^52 g, float64 values are the multiples of g: adding it rounds to them
-        shift = 1.5 * 2.0**52 * grid(standard_deviation)
-        np.add(total, shift, total)
-        np.subtract(total, shift, total)
-        np.copyto(values, total, casting="same_kind")
+        shift = 1.5 * 2.0**52 * grid(scale)
+        values.copy_(total.add_(shift).sub_(shift))
 
 
-def _gaussian(words: np.ndarray, half: np.ndarray, scale: float) -> np.ndarray:
-    """Box and Muller's (1958) pairs of standard deviation ``scale``, in the words' own memory.
+def _gaussian(
+    words: torch.Tensor, floats: torch.Tensor, radius: torch.Tensor, scale: float, out: torch.Tensor
+) -> None:
+    """Box and Muller's (1958) pairs: all first values, then all second ones, float64, into ``out``.
 
-    The first half of the words gives radii. With t = tan(angle/2), cos = 2/(1 + t²) - 1 and
-    sin = 2t/(1 + t²): one tangent costs numpy a tenth of a cosine and a sine. Nothing branches on
+    Of n pairs' words (16 n bytes), the first half are radii of 64 bits, a quarter are angles of 32
+    and a quarter is dither. ``floats`` (3 n) and ``radius`` (n) are scratch. Nothing branches on
     the values, and nothing is allocated.
     """
-    # The tail wants finer steps of u than 2^-63, and log wants no 0: ``half`` is 2^-63 times [1, 2)
-    # whose leading bits are the lowest of the angle's word, which say next to nothing of the angle.
-    fine = half.view("<u8")
-    np.left_shift(words[len(half) :], _LOWEST_22_BITS_FIRST, fine)
-    np.right_shift(fine, _SIGN_AND_EXPONENT, fine)
-    np.bitwise_or(fine, _EXPONENT_OF_2_TO_MINUS_63, fine)
-    noise = words.view("<f8")
-    np.copyto(noise, words.view("<i8"))  # signed: numpy converts those several times as fast
-    radius, tangent = noise.reshape(2, -1)
-    np.abs(radius, radius)
-    np.multiply(radius, 2.0**-63, radius)
-    np.add(radius, half, radius)
-    np.log(radius, radius)
-    np.multiply(radius, -2 * scale**2, radius)
-    np.sqrt(radius, radius)
-    np.multiply(tangent, math.pi / 2**64, tangent)
-    np.tan(tangent, tangent)
-    np.multiply(tangent, tangent, half)
-    np.add(half, 1.0, half)
-    np.divide(radius, half, half)
-    np.add(half, half, half)
-    np.subtract(half, radius, radius)
-    np.multiply(half, tangent, tangent)
-    return noise
+    uniform, angle, other = floats.view(3, -1)
+    pairs = len(radius)
+    angles, dither = words[8 * pairs :].view(torch.int32).view(2, -1)
+    first, second = out.view(2, -1)
+    # Exponential, from a uniform of (0, 1] whose steps are 2^-24 next to 1: so the smallest radii
+    # would lie far apart, and a dither of half a step to either side is what fills the gaps.
+    uniform.copy_(words[: 8 * pairs].view(torch.int64)).abs_().mul_(2.0**-63)
+    uniform.clamp_(min=2.0**-64).log_()
+    other.copy_(dither)
+    uniform.add_(other, alpha=2.0**-25 / 2**31).abs_().sqrt_()
+    # Larger ones are up to 2^-21 apart, as float32 goes; float64 has room for a dither of that too.
+    radius.copy_(uniform)
+    first.copy_(other)
+    radius.add_(first, alpha=2.0**-22 / 2**31).mul_(math.sqrt(2) * scale)
+    angle.copy_(angles).mul_(math.pi / 2**31)
+    torch.cos(angle, out=other)
+    angle.sin_()
+    first.copy_(other).mul_(radius)
+    second.copy_(angle).mul_(radius)

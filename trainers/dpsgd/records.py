@@ -12,6 +12,8 @@ import torch
 
 from trainers.dpsgd.layers import Each, Outer, Part
 
+_FEW_PLACES = 32  # below it, halves of a Gram matrix cost as much as the whole
+
 
 class WeightGradients:
     """All records' gradients of one weight, from every use that the forward pass made of it.
@@ -41,8 +43,9 @@ class WeightGradients:
             return _squares(self._each)
         total = torch.zeros(len(self._outers[0].right), device=self._outers[0].right.device)
         for i, one in enumerate(self._outers):
-            for other in self._outers[i:]:
-                total += (1 if one is other else 2) * _inner(one, other)
+            total += _square(one)
+            for other in self._outers[i + 1 :]:
+                total += 2 * _inner(one, other)
         return total.clamp(min=0)  # rounding may leave a zero below zero
 
     def weighted_sum(self, factors: torch.Tensor, out: torch.Tensor) -> None:
@@ -119,10 +122,22 @@ def _instantiated(outer: Outer, shape: torch.Size) -> torch.Tensor:
     return found.view(size, *shape)
 
 
+def _square(one: Outer) -> torch.Tensor:
+    """The squared norms (B,) of parts of the records' gradients."""
+    places = one.right.shape[1]
+    if one.one_hot or places < 2 * _FEW_PLACES:
+        if places == 1 and not one.one_hot:
+            return _squares(one.left) * _squares(one.right)
+        return _inner(one, one)
+    # Gram matrices are symmetric: what is off the diagonal's blocks is worked out once, not twice
+    half = places // 2
+    first = Outer(one.left[:, :half], one.right[:, :half])
+    second = Outer(one.left[:, half:], one.right[:, half:])
+    return _square(first) + _square(second) + 2 * _inner(first, second)
+
+
 def _inner(one: Outer, other: Outer) -> torch.Tensor:
     """The inner products (B,) of two parts of the same records' gradients."""
-    if one is other and not one.one_hot and one.right.shape[1] == 1:
-        return _squares(one.left) * _squares(one.right)
     right = one.right.float() @ other.right.float().transpose(1, 2)
     if one.one_hot and other.one_hot:
         left = one.left[:, :, None] == other.left[:, None, :]

@@ -1,0 +1,1 @@
+"""Probes of somebody's training step: what one record moves, and how much noise there is."""
