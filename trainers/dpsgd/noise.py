@@ -189,21 +189,20 @@ class _Scratch:
     def __init__(self) -> None:
         # a cipher may want one block more than it fills; torch's memory is aligned, always alike
         self._bytes = torch.empty(8 * BLOCK + 16, dtype=torch.uint8, device="cpu")
-        self._memory = memoryview(self._bytes.numpy())
+        self._memory = self._bytes.numpy().data
         self._zeros = memoryview(bytes(8 * BLOCK))
         self._floats = torch.empty(3 * BLOCK // 2, device="cpu")
-        self._doubles = torch.empty(5 * BLOCK // 2, dtype=torch.float64, device="cpu")
+        self._noise, self._total = torch.empty(2, BLOCK, dtype=torch.float64, device="cpu")
+        self._radius = torch.empty(BLOCK // 2, dtype=torch.float64, device="cpu")
 
     @torch.no_grad()
     def add(self, keystream: CipherContext, values: torch.Tensor, scale: float) -> None:
         """Add noise to at most ``BLOCK`` float32 values in place, one word of the stream each."""
         size = len(values) + len(values) % 2
         keystream.update_into(self._zeros[: 8 * size], self._memory)
-        noise, spare = self._doubles[: 5 * size // 2].split([size, 3 * size // 2])
-        _gaussian(
-            self._bytes[: 8 * size], self._floats[: 3 * size // 2], spare[size:], scale, out=noise
-        )
-        total = spare[: len(values)].copy_(values).add_(noise[: len(values)])
+        noise, total, radius = self._noise[:size], self._total[:size], self._radius[: size // 2]
+        _gaussian(self._bytes[: 8 * size], self._floats[: 3 * size // 2], radius, scale, out=noise)
+        total = total[: len(values)].copy_(values).add_(noise[: len(values)])
         # next to 1.5 * 2^52 g, float64 values are the multiples of g: adding it rounds to them
         shift = 1.5 * 2.0**52 * grid(scale)
         values.copy_(total.add_(shift).sub_(shift))

@@ -185,7 +185,7 @@ def test_the_smallest_radii_are_as_dense_as_the_law_has_them() -> None:
     for start in range(0, count, BLOCK):
         zero = torch.zeros(BLOCK)
         scratch.add(source._stream.open(step, start), zero, 1.0)
-        cosines, sines = scratch._doubles[:BLOCK].view(2, -1).numpy()
+        cosines, sines = scratch._noise.view(2, -1).numpy()
         squares.append((cosines**2 + sines**2) / 2)
     exponential = np.concatenate(squares)
     assert stats.kstest(exponential, "expon").pvalue > FALSE_ALARM
