@@ -142,7 +142,7 @@ class ClippedSum:
             found = torch.zeros_like(self.sums[name])
             if name in gradients:
                 gradients[name].weighted_sum(ones, found)
-            _refuse_difference(name, found, truth, allowed)
+            refuse_difference(name, found, truth, allowed)
         # a single record shows no mixing: look again at the next batch
         self._checked = self._capture.freezes = len(losses) > 1
         return self._sum_up(gradients, len(losses))
@@ -166,9 +166,10 @@ class ClippedSum:
                 )
 
 
-def _refuse_difference(
+def refuse_difference(
     name: str, found: torch.Tensor, truth: torch.Tensor | None, allowed: float
 ) -> None:
+    """Raise ``Unsupported`` unless a weight's sum over records is autograd's own (None: zero)."""
     if truth is None:
         truth = torch.zeros_like(found)
     gap, scale = (found - truth.float()).norm(), truth.float().norm()

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from trainers.dpsgd.capture import Unsupported
 from trainers.dpsgd.clipping import Clipping
 from trainers.dpsgd.distributed import Ranks
-from trainers.dpsgd.engine import TOLERANCE, ClippedSum, _refuse_difference
+from trainers.dpsgd.engine import TOLERANCE, ClippedSum, refuse_difference
 from trainers.dpsgd.layers import rule_for
 
 
@@ -115,5 +115,5 @@ class ShardedSum(ClippedSum):
             if mean is None:
                 mean = torch.zeros_like(self.weights[name])
             assert isinstance(mean, DTensor)
-            _refuse_difference(name, found, mean.full_tensor() * self._ranks.world, TOLERANCE)
+            refuse_difference(name, found, mean.full_tensor() * self._ranks.world, TOLERANCE)
         self._checked = self._capture.freezes = True
