@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from trainers.checkpoints import Checkpoints, saved_step
 from trainers.dpsgd.clipping import Flat
 from trainers.dpsgd.plan import Plan, plan
 from trainers.dpsgd.training import LEDGER_ORDERS, PrivateTraining
+from trainers.files import write_whole
 from trainers.ledger import Header, LedgerWriter, fingerprint
 from trainers.networks import build
 
@@ -156,14 +156,14 @@ def train(
         ValueError: if the records do not suit the configuration, or ``out`` has a ledger already,
             or has none of this run to resume.
     """
-    x, y = _checked(config, features, labels)
+    x, y = checked_records(config, features, labels)
     if not torch.any(y != y[0]):
         raise ValueError(f"labels: all records have label {y[0]}; a classifier needs two or more")
     if config.privacy is None and (checkpoint_every or resume):
         raise ValueError("privacy: only DP runs keep checkpoints and are resumed; train anew")
-    spending = _plan(config, len(x))
+    spending = spending_plan(config, len(x))
     steps = spending.steps if spending else config.epochs * -(-len(x) // config.batch_size)
-    arguments = _arguments(config, features.shape[1:])
+    arguments = network_arguments(config, features.shape[1:])
     with torch.random.fork_rng(devices=[]):
         build(**arguments)  # refuses what cannot be built before a ledger is begun
     path = out / "ledger.jsonl"
@@ -188,9 +188,11 @@ def train(
         }
         weights = out / "model.safetensors"
         ledger.sync()  # what is released must have been counted, also after a power cut
-        _write(weights, lambda temporary: save_file(model.state_dict(), temporary))
+        write_whole(weights, lambda temporary: save_file(model.state_dict(), temporary))
         text = json.dumps(description, indent=1) + "\n"
-        _write(out / "model.json", lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        write_whole(
+            out / "model.json", lambda temporary: temporary.write_text(text, encoding="utf-8")
+        )
         ledger.checkpoint(weights)
         epsilon = spending.epsilon(ledger.steps) if spending else float("inf")
         ledger.end(epsilon=epsilon if config.privacy else None, key=signing_key)
@@ -216,11 +218,11 @@ def fit_classifier(
     ``seed`` stands for the configuration's. Noise is seeded here even if the configuration says
     secure: shadow models protect nobody, and must be repeatable.
     """
-    x, y = _checked(config, features, labels)
-    spending = _plan(config, len(x))
+    x, y = checked_records(config, features, labels)
+    spending = spending_plan(config, len(x))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = build(**_arguments(config, features.shape[1:]))
+        model = build(**network_arguments(config, features.shape[1:]))
         if spending is None:
             _fit_plain(config, model, x, y, lambda size: None)
         else:
@@ -231,11 +233,12 @@ def fit_classifier(
 
 def noise_multiplier(config: ClassifierConfig, records: int) -> float:
     """The σ that training on this many records uses; 0 without privacy."""
-    spending = _plan(config, records)
+    spending = spending_plan(config, records)
     return spending.noise_multiplier if spending else 0.0
 
 
-def _plan(config: ClassifierConfig, records: int) -> Plan | None:
+def spending_plan(config: ClassifierConfig, records: int) -> Plan | None:
+    """What training on this many records spends; None without privacy."""
     privacy = config.privacy
     if privacy is None:
         return None
@@ -256,7 +259,7 @@ def _fit_plain(
     y: torch.Tensor,
     record: Callable[[int], None],
 ) -> None:
-    optimizer = _optimizer(config, model)
+    optimizer = new_optimizer(config, model)
     for _ in range(config.epochs):
         for batch in torch.split(torch.randperm(len(x)), config.batch_size):
             optimizer.zero_grad()
@@ -282,7 +285,7 @@ def _fit_private(
     and ``record`` lets them pass. A secure one cannot repeat them: they were spent.
     """
     assert config.privacy is not None
-    optimizer = _optimizer(config, model)
+    optimizer = new_optimizer(config, model)
     training = PrivateTraining(
         model,
         optimizer,
@@ -304,7 +307,8 @@ def _fit_private(
     training.release()
 
 
-def _optimizer(config: ClassifierConfig, model: nn.Module) -> torch.optim.Optimizer:
+def new_optimizer(config: ClassifierConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """The configured optimizer over the model's weights."""
     if config.optimizer == "adam":
         return torch.optim.Adam(
             model.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
@@ -314,9 +318,14 @@ def _optimizer(config: ClassifierConfig, model: nn.Module) -> torch.optim.Optimi
     )
 
 
-def _checked(
+def checked_records(
     config: ClassifierConfig, features: np.ndarray, labels: np.ndarray
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features (n, ...) in float32 and labels (n,).
+
+    Raises:
+        ValueError: naming the field, if they do not suit the configuration.
+    """
     features, labels = np.asarray(features), np.asarray(labels)
     records = len(features) if features.ndim else 0
     if labels.shape != (records,) or not records:
@@ -357,7 +366,8 @@ def _ledger(path: Path, header: Header, resume: bool) -> LedgerWriter:
     return ledger
 
 
-def _arguments(config: ClassifierConfig, shape: Sequence[int]) -> dict[str, Any]:
+def network_arguments(config: ClassifierConfig, shape: Sequence[int]) -> dict[str, Any]:
+    """What ``trainers.networks.build`` is called with, for records of that shape."""
     return {
         "architecture": config.architecture,
         "inputs": list(shape) if len(shape) > 1 else int(shape[0]),
@@ -423,9 +433,3 @@ def _recorder(
             on_step(ledger.steps, steps, spent)
 
     return record
-
-
-def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    temporary = path.with_name(path.name + ".part")
-    write(temporary)
-    os.replace(temporary, path)

@@ -171,10 +171,10 @@ def test_batches_are_poisson_and_not_constant(tmp_path: Path) -> None:
 def test_a_target_is_met_and_not_missed_by_much(
     tmp_path: Path, epsilon: float, batch: int, epochs: int, low: float, high: float
 ) -> None:
-    from trainers.classifier import _plan
+    from trainers.classifier import spending_plan
 
     config = _config(batch_size=batch, epochs=epochs, privacy=Privacy(epsilon=epsilon))
-    plan = _plan(config, 1000)
+    plan = spending_plan(config, 1000)
     spent = rdp.epsilon(
         [SampledGaussian(plan.noise_multiplier, plan.sample_rate, plan.steps)], 1e-5
     ).epsilon
