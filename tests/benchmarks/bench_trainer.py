@@ -4,8 +4,8 @@
 process of two threads; the figure is the median, over rounds, of a call's time against the plain
 call of its round. That process keeps the memory that it once had: else, whoever comes to allocate
 a large tensor waits for the system to clear its pages, which took 20 % of a plain step and twice
-that in some minutes. Memory is that of processes of one trainer each, which give back what they may.
-Tables on the terminal, all of it in ``bench-out/trainer.json``. Exits 1 if a bar is missed.
+that in some minutes. Memory is that of processes of one trainer each, which give back what they
+may. Tables on the terminal, all of it in ``bench-out/trainer.json``. Exits 1 if a bar is missed.
 
 fastDP is on no registry: it is installed from its source, into a folder of its own, if that can be
 had (``--fastdp FOLDER`` for a copy that is here already).

@@ -70,6 +70,10 @@ class AdaptiveNorm:
         below = float((norms <= self.clipping.clipping_norm).sum())
         self._above_half += below - len(norms) / 2
 
+    def clear(self) -> None:
+        """Forget what was counted: a step that failed counts for nothing."""
+        self._above_half = 0.0
+
     def take_count(self) -> float:
         """The sum over records of +1/2 (below) and -1/2 (above), and a new count."""
         count, self._above_half = self._above_half, 0.0

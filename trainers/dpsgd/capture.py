@@ -71,11 +71,17 @@ class Capture:
         self.freezes = self._paused = False
         self.rows: int | None = None
         self.uses: list[Use] = []
-        self._model, self._hooks = model, []
+        self.model, self._hooks = model, []
+        self._versions: dict[str, int] = {}
         self._anchor = torch.zeros((), requires_grad=True)
         unknown = set()
         for name, module in model.named_modules():
             _refuse_mixing(name, module)
+            if hasattr(module, "_orig_mod"):
+                raise Unsupported(
+                    f"{name or 'model'}: was compiled, and hooks see nothing of what it calls; "
+                    "give the model as it was before torch.compile"
+                )
             if not _own(module):
                 continue
             if rule_for(module) is None:
@@ -122,10 +128,25 @@ class Capture:
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.dim()]
         self.rows = len(tensors[0]) if tensors else None
         self.uses = []
+        if not self.freezes:
+            self._versions = self._versions_now()
         self.freeze(self.freezes)
 
+    def refuse_changes(self) -> None:
+        """Raise ``Unsupported`` if the forward pass has changed a weight or a buffer of numbers."""
+        for name, version in self._versions_now().items():
+            if self._versions.get(name, version) != version:
+                raise Unsupported(
+                    f"{name}: is changed by the forward pass, and would carry records out of the "
+                    "run without noise; freeze it in its module (momentum=0, max_norm=None)"
+                )
+
+    def _versions_now(self) -> dict[str, int]:
+        held = (*self.model.named_parameters(), *self.model.named_buffers())
+        return {name: x._version for name, x in held if x.is_floating_point()}
+
     def _watching(self) -> bool:
-        return self._model.training and torch.is_grad_enabled() and not self._paused
+        return self.model.training and torch.is_grad_enabled() and not self._paused
 
     def _expand(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Positions are often looked up once for all records: give each record its own."""

@@ -88,6 +88,8 @@ class Groups:
     def factors(self, squares: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """For each weight, each record's factor (B,), from its squared norms by weight (B,)."""
         factors: dict[str, torch.Tensor] = {}
+        if strange := [name for name in squares if name not in self.group_of]:
+            raise ValueError(f"group_of: has no group for the weight {strange[0]!r}")
         for group, clipping_norm in self.clipping_norms.items():
             names = [name for name in squares if self.group_of[name] == group]
             if names:

@@ -38,14 +38,16 @@ class ClippedSum:
         Unsupported: if the model cannot be trained soundly.
     """
 
+    looks_again = True  # at passes 1, 2, 4, 8 and so on
+
     def __init__(self, model: nn.Module, clipping: Clipping) -> None:
         self.clipping = clipping
         self._capture = Capture(model, log.warning)
-        self._checked = False
+        self._checked, self._passes = False, 0
         weights = self._capture.weights
         sizes = [p.numel() for p in weights.values()]
         place = next(iter(weights.values())).device
-        self.flat = torch.zeros(sum(sizes), device=place)
+        self.flat = torch.zeros(sum(sizes), dtype=torch.float32, device=place)
         parts = torch.split(self.flat, sizes)
         self.sums: Mapping[str, torch.Tensor] = {
             name: part.view(p.shape) for (name, p), part in zip(weights.items(), parts, strict=True)
@@ -80,10 +82,20 @@ class ClippedSum:
                 f"losses: shape {tuple(losses.shape)}; give each record's own loss, (B,), "
                 "reduction='none' and no mean over the batch"
             )
-        if self._checked:
-            torch.autograd.backward(losses.sum())
-            return self._sum_up(self._gradients(len(losses)), len(losses))
-        return self._add_and_check(losses)
+        if not self._capture.model.training:
+            raise Unsupported("model: is in evaluation mode; call model.train()")
+        # under autocast, products that norms are made of would be rounded to half precision
+        with torch.autocast(self.flat.device.type, enabled=False):
+            if self._capture.freezes:
+                torch.autograd.backward(losses.sum())
+                norms = self._sum_up(self._gradients(len(losses)), len(losses))
+            else:
+                norms = self._add_and_check(losses)
+        self._passes += 1
+        # a head of zeros hides what is before it, and a model may change: look again now and then
+        again = (self._passes + 1).bit_count() == 1 and self.looks_again
+        self._capture.freezes = self._checked and not again
+        return norms
 
     def _sum_up(self, gradients: dict[str, WeightGradients], size: int) -> torch.Tensor:
         squares = {name: found.squared_norms() for name, found in gradients.items()}
@@ -114,6 +126,11 @@ class ClippedSum:
                 found = use.parts()
             for own, p in use.module.named_parameters(recurse=False):
                 if id(p) in names:
+                    if own not in found:
+                        raise Unsupported(
+                            f"{use.name}: its weight {own} has no rule; torch.nn.utils."
+                            "parametrizations are refused as well: train the plain weight"
+                        )
                     parts.setdefault(names[id(p)], []).append(found[own])
         return {
             name: WeightGradients(found, self.weights[name].shape) for name, found in parts.items()
@@ -122,11 +139,13 @@ class ClippedSum:
     def _add_and_check(self, losses: torch.Tensor) -> torch.Tensor:
         """Compare the sum over records with autograd's own, and look for records that mix."""
         before = {name: p.grad for name, p in self.weights.items()}
+        self._capture.refuse_changes()
+        draw = torch.Generator().manual_seed(self._passes)
+        some = torch.rand(len(losses), generator=draw).argsort().argsort() < len(losses) // 2
+        some = some.to(losses.device)
         try:
-            for k in {0, len(losses) - 1} if len(losses) > 1 else ():
-                self._forget()
-                torch.autograd.backward(losses[k], retain_graph=True)
-                self._refuse_mixing(k)
+            for part in (some, ~some) if len(losses) > 1 else ():
+                self._refuse_mixing(losses, part)
             self._forget()
             torch.autograd.backward(losses.sum())
             wanted = {name: p.grad for name, p in self.weights.items()}
@@ -136,7 +155,7 @@ class ClippedSum:
             for name, p in self.weights.items():
                 p.grad = before[name]
         gradients = self._gradients(len(losses))
-        ones = torch.ones(len(losses), device=self.flat.device)
+        ones = torch.ones(len(losses), dtype=torch.float32, device=self.flat.device)
         allowed = TOLERANCE if exact else HALF_TOLERANCE
         for name, truth in wanted.items():
             found = torch.zeros_like(self.sums[name])
@@ -144,7 +163,7 @@ class ClippedSum:
                 gradients[name].weighted_sum(ones, found)
             refuse_difference(name, found, truth, allowed)
         # a single record shows no mixing: look again at the next batch
-        self._checked = self._capture.freezes = len(losses) > 1
+        self._checked = self._checked or len(losses) > 1
         return self._sum_up(gradients, len(losses))
 
     def _forget(self) -> None:
@@ -153,13 +172,15 @@ class ClippedSum:
         for p in self.weights.values():
             p.grad = None
 
-    def _refuse_mixing(self, k: int) -> None:
+    def _refuse_mixing(self, losses: torch.Tensor, some: torch.Tensor) -> None:
+        """Of these records' losses (B,), no other record's activation may get a gradient."""
+        self._forget()
+        torch.autograd.backward(losses[some].sum(), retain_graph=True)
         for use in self._capture.uses:
-            if use.slope is None or len(use.slope) <= k:
+            if use.slope is None or len(use.slope) != len(some):
                 continue  # unused, or no batch first: refused later, by its number of rows
-            others = torch.ones(len(use.slope), dtype=torch.bool, device=use.slope.device)
-            others[k] = False
-            if use.slope[others].any():
+            # 0 times what is not finite is NaN, and no gradient
+            if use.slope[~some].nan_to_num(0.0, 0.0, 0.0).any():
                 raise Unsupported(
                     f"{use.name}: one record's loss depends on another record; the batch must be "
                     "the first dimension, and nothing may mix its records"

@@ -58,6 +58,16 @@ def rows(piece: Mapping[str, Any]) -> int:
     return next(len(x) for x in piece.values() if isinstance(x, torch.Tensor) and x.dim())
 
 
+def taken(piece: Mapping[str, Any], some: torch.Tensor) -> dict[str, Any]:
+    """These rows (b,) of a collated micro-batch."""
+    if len(some) == rows(piece):
+        return dict(piece)
+    return {
+        name: x[some.to(x.device)] if isinstance(x, torch.Tensor) and x.dim() else x
+        for name, x in piece.items()
+    }
+
+
 def fingerprint(records: Iterable[Mapping[str, Any]]) -> str:
     """The SHA-256 of a set of tokenised records, whatever their order.
 

@@ -13,8 +13,10 @@ import contextlib
 import copy
 import importlib
 import importlib.metadata
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,9 +25,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from trainers.dpsgd.adaptive import AdaptiveNorm
+from trainers.dpsgd.checks import refuse_foreign_weights
 from trainers.dpsgd.clipping import Clipping, Flat
 from trainers.dpsgd.hf_arguments import count, refusals, refuse_contradictions
-from trainers.dpsgd.hf_batches import MicroBatches, PoissonBatches, fingerprint, rows
+from trainers.dpsgd.hf_batches import MicroBatches, PoissonBatches, fingerprint, rows, taken
 from trainers.dpsgd.plan import Plan, plan
 from trainers.dpsgd.training import LEDGER_ORDERS, PrivateTraining
 from trainers.ledger import Header, LedgerWriter
@@ -108,7 +111,9 @@ class DPTrainer(Trainer):  # type: ignore[misc]
             span: dict[str, Any] = {"epochs": args.num_train_epochs}
             if args.max_steps > 0:
                 span = {"steps": args.max_steps}
-            privacy = plan(records, batch_size, epsilon=epsilon, delta=delta or 1e-5, **span)
+            privacy = plan(
+                records, batch_size, epsilon=epsilon, delta=1e-5 if delta is None else delta, **span
+            )
         refuse_contradictions(privacy, records, batch_size, args.max_steps)
         args.max_steps = privacy.steps
         self.privacy, self._target, self._source = privacy, epsilon, source
@@ -217,17 +222,22 @@ class DPTrainer(Trainer):  # type: ignore[misc]
         self.model.train()
         if callable(prepare := getattr(self.optimizer, "train", None)):
             prepare()  # of optimizers that keep their own schedule
-        pieces, total = iter(inputs), torch.zeros((), device=self.args.device)
+        total = torch.zeros((), device=self.args.device)
+        sizes = [rows(piece) for piece in inputs]
+        starts = list(accumulate(sizes, initial=0))
 
-        def losses(_: torch.Tensor) -> torch.Tensor:
-            piece = self._prepare_inputs(next(pieces))
+        def losses(some: torch.Tensor) -> torch.Tensor:
+            k = bisect_right(starts, int(some[0])) - 1
+            piece = taken(self._prepare_inputs(inputs[k]), some - starts[k])
             with self.compute_loss_context_manager():
                 # not ``model``: around that, DistributedDataParallel adds up what is not clipped
                 found = self.record_losses(self.model, piece)
-            total.add_(found.detach().sum())
+            if torch.is_grad_enabled():  # else it is only looked at
+                total.add_(found.detach().sum())
             return found
 
-        self._training.step(torch.arange(sum(map(rows, inputs))), losses)
+        refuse_foreign_weights(self.optimizer, self._training.sum.weights)
+        self._training.step(torch.arange(starts[-1]), losses)
         return total * (self._world / self.privacy.batch_size)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:

@@ -191,7 +191,7 @@ class _Scratch:
         self._bytes = torch.empty(8 * BLOCK + 16, dtype=torch.uint8, device="cpu")
         self._memory = self._bytes.numpy().data
         self._zeros = memoryview(bytes(8 * BLOCK))
-        self._floats = torch.empty(3 * BLOCK // 2, device="cpu")
+        self._floats = torch.empty(3 * BLOCK // 2, dtype=torch.float32, device="cpu")
         self._noise, self._total = torch.empty(2, BLOCK, dtype=torch.float64, device="cpu")
         self._radius = torch.empty(BLOCK // 2, dtype=torch.float64, device="cpu")
 

@@ -33,7 +33,8 @@ class OpacusSum:
         except (NotImplementedError, ValueError) as error:
             raise Unsupported(f"model: {error}") from None
         sizes = [p.numel() for p in self.weights.values()]
-        self.flat = torch.zeros(sum(sizes), device=next(iter(self.weights.values())).device)
+        place = next(iter(self.weights.values())).device
+        self.flat = torch.zeros(sum(sizes), dtype=torch.float32, device=place)
         parts = torch.split(self.flat, sizes)
         self.sums: Mapping[str, torch.Tensor] = {
             name: part.view(p.shape)

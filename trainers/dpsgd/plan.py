@@ -49,7 +49,7 @@ class Plan:
         with warnings.catch_warnings():
             # after few steps the best order lies beyond Opacus' grid: ε is then too high, not wrong
             warnings.filterwarnings("ignore", message="Optimal order is the")
-            return float(get_privacy_spent(orders=ORDERS, rdp=rdp, delta=self.delta)[0])
+            return max(0.0, float(get_privacy_spent(orders=ORDERS, rdp=rdp, delta=self.delta)[0]))
 
 
 def plan(
@@ -78,17 +78,25 @@ def plan(
         raise ValueError(f"delta: must lie between 0 and 1, got {delta}")
     if steps is None:
         assert epochs is not None
+        if not 0 < epochs < float("inf"):
+            raise ValueError(f"epochs: must be positive and finite, got {epochs}")
         steps = max(1, round(epochs * records / batch_size))
-    if steps < 1:
-        raise ValueError(f"steps: must be at least 1, got {steps}")
+    if steps < 1 or steps != int(steps):
+        raise ValueError(f"steps: must be a whole number of at least 1, got {steps}")
     if noise_multiplier is None:
         assert epsilon is not None
         if not 0 < epsilon < float("inf"):
             raise ValueError(f"epsilon: must be positive and finite, got {epsilon}")
-        noise_multiplier = _calibrated(epsilon, delta, batch_size / records, steps)
-    if not 0 < noise_multiplier < float("inf"):
-        raise ValueError(f"noise_multiplier: must be positive and finite, got {noise_multiplier}")
-    return Plan(records, batch_size, steps, noise_multiplier, delta)
+        try:
+            noise_multiplier = _calibrated(epsilon, delta, batch_size / records, int(steps))
+        except ValueError:  # Opacus' own words name no argument
+            raise ValueError(
+                f"epsilon: {epsilon} cannot be reached at delta {delta} in {steps} steps; "
+                "raise one of the two"
+            ) from None
+    if not 1e-9 <= noise_multiplier <= 1e9:
+        raise ValueError(f"noise_multiplier: must lie between 1e-9 and 1e9, got {noise_multiplier}")
+    return Plan(records, batch_size, int(steps), noise_multiplier, delta)
 
 
 @cache

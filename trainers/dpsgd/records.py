@@ -13,6 +13,10 @@ import torch
 from trainers.dpsgd.layers import Each, Outer, Part
 
 _FEW_PLACES = 32  # below it, halves of a Gram matrix cost as much as the whole
+# Where places' gradients cancel, rounding hides what is left of them, from the norm and from the
+# sum alike. So a squared norm that is below a thousandth of the square of their norms' sum (or of
+# what as many places at random leave) is raised by as much: the record counts for less.
+_CANCELS = 1024
 
 
 class WeightGradients:
@@ -41,12 +45,16 @@ class WeightGradients:
         """(B,) in float32: each record's squared L2 norm."""
         if self._each is not None:
             return _squares(self._each)
-        total = torch.zeros(len(self._outers[0].right), device=self._outers[0].right.device)
-        for i, one in enumerate(self._outers):
-            total += _square(one)
-            for other in self._outers[i + 1 :]:
-                total += 2 * _inner(one, other)
-        return total.clamp(min=0)  # rounding may leave a zero below zero
+        total, reach = _square(self._outers[0])
+        for i, one in enumerate(self._outers[1:], start=1):
+            square, far = _square(one)
+            total, reach = total + square, reach + far
+            for other in self._outers[:i]:
+                total += 2 * _inner(other, one)
+        total = total.clamp(min=0)  # rounding may leave a zero below zero
+        places = sum(outer.right.shape[1] for outer in self._outers)
+        cancels = reach.square() > max(_CANCELS, 8 * places) * total
+        return torch.where(cancels, total + reach.square() / _CANCELS, total)
 
     def weighted_sum(self, factors: torch.Tensor, out: torch.Tensor) -> None:
         """Add the sum over records of factor (B,) times gradient to ``out``, of that shape."""
@@ -122,22 +130,32 @@ def _instantiated(outer: Outer, shape: torch.Size) -> torch.Tensor:
     return found.view(size, *shape)
 
 
-def _square(one: Outer) -> torch.Tensor:
-    """The squared norms (B,) of parts of the records' gradients."""
+def _square(one: Outer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Squared norms (B,) of parts of the records' gradients, and sums of places' norms (B,)."""
     places = one.right.shape[1]
+    if places == 1 and not one.one_hot:
+        square = _squares(one.left) * _squares(one.right)
+        return square, square.sqrt()
     if one.one_hot or places < 2 * _FEW_PLACES:
-        if places == 1 and not one.one_hot:
-            return _squares(one.left) * _squares(one.right)
-        return _inner(one, one)
+        left, right = _grams(one, one)
+        norms = (left * right).diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+        return (left * right).sum((1, 2)), norms.sum(1)
     # Gram matrices are symmetric: what is off the diagonal's blocks is worked out once, not twice
     half = places // 2
     first = Outer(one.left[:, :half], one.right[:, :half])
     second = Outer(one.left[:, half:], one.right[:, half:])
-    return _square(first) + _square(second) + 2 * _inner(first, second)
+    (one_square, one_reach), (two_square, two_reach) = _square(first), _square(second)
+    return one_square + two_square + 2 * _inner(first, second), one_reach + two_reach
 
 
 def _inner(one: Outer, other: Outer) -> torch.Tensor:
     """The inner products (B,) of two parts of the same records' gradients."""
+    left, right = _grams(one, other)
+    return (left * right).sum((1, 2))
+
+
+def _grams(one: Outer, other: Outer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inner products of left and of right vectors, of every two places (B, T, T')."""
     right = one.right.float() @ other.right.float().transpose(1, 2)
     if one.one_hot and other.one_hot:
         left = one.left[:, :, None] == other.left[:, None, :]
@@ -146,10 +164,11 @@ def _inner(one: Outer, other: Outer) -> torch.Tensor:
         left = one.left.float().gather(2, ids)
     else:
         left = one.left.float() @ other.left.float().transpose(1, 2)
-    return (left * right).sum((1, 2))
+    return left, right
 
 
 def _squares(x: torch.Tensor) -> torch.Tensor:
     """Each record's sum of squares (B,), without a copy of its squares."""
-    norms: torch.Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float32)
-    return norms.square()
+    kind = torch.promote_types(x.dtype, torch.float32)
+    norms: torch.Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=kind)
+    return norms.square().float()

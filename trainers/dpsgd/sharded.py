@@ -34,6 +34,8 @@ class ShardedSum(ClippedSum):
             or has a layer whose gradients are made by calling it again.
     """
 
+    looks_again = False  # all ranks would have to look at the same pass
+
     def __init__(
         self, model: nn.Module, clipping: Clipping, ranks: Ranks, spare: torch.Tensor
     ) -> None:
@@ -95,10 +97,8 @@ class ShardedSum(ClippedSum):
         if losses.dim() != 1:
             raise Unsupported(f"losses: shape {tuple(losses.shape)}; give each record's own, (B,)")
         try:
-            for k in range(len(losses)):
-                self._forget()
-                torch.autograd.backward(losses[k], retain_graph=True)
-                self._refuse_mixing(k)
+            for some in torch.eye(len(losses), dtype=torch.bool, device=losses.device):
+                self._refuse_mixing(losses, some)
             self._forget()
             torch.autograd.backward(losses.sum())
             wanted = {name: p.grad for name, p in self.weights.items()}
@@ -106,7 +106,7 @@ class ShardedSum(ClippedSum):
             for p in self.weights.values():
                 p.grad = None
         gradients = self._gradients(len(losses))
-        ones = torch.ones(len(losses), device=self.flat.device)
+        ones = torch.ones_like(losses, dtype=torch.float32)
         for name, mean in wanted.items():
             found = torch.zeros_like(self.sums[name])
             if name in gradients:

@@ -16,6 +16,11 @@ from torch import nn
 
 from trainers.dpsgd.adaptive import AdaptiveNorm
 from trainers.dpsgd.capture import Unsupported
+from trainers.dpsgd.checks import (
+    refuse_foreign_weights,
+    refuse_mixed_values,
+    refuse_strange_batch,
+)
 from trainers.dpsgd.clipping import Clipping, Flat
 from trainers.dpsgd.distributed import Ranks, begin_together, is_sharded, ranks_here
 from trainers.dpsgd.engine import ClippedSum
@@ -102,7 +107,11 @@ class PrivateTraining:
         engine: Literal["book-keeping", "opacus"] = "book-keeping",
         orders: Sequence[float] = LEDGER_ORDERS,
     ) -> None:
-        self.plan, self.steps = plan, 0
+        if source not in ("secure", "seeded"):
+            raise ValueError(f"source: must be secure or seeded, got {source!r}")
+        if engine not in ("book-keeping", "opacus"):
+            raise ValueError(f"engine: must be book-keeping or opacus, got {engine!r}")
+        self.plan, self.steps, self._looked = plan, 0, False
         self.rdp: list[list[float]] = []
         clipping = clipping or Flat(1.0)
         self._ranks = ranks_here(next(model.parameters()).device)
@@ -128,8 +137,13 @@ class PrivateTraining:
         if any(map(is_sharded, model.parameters())):
             self._shards = _sharded(engine, model, clipping, self._ranks, self._sampler.shard)
         self.sum: Sum = self._shards or _sum(engine, model, clipping)
+        refuse_foreign_weights(optimizer, self.sum.weights)
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise Unsupported(
+                "optimizer: LBFGS asks for gradients again, which nobody accounts for"
+            )
         self._optimizer, self._record, self._orders = optimizer, record, tuple(orders)
-        self._micro_batch = micro_batch or plan.records
+        self._micro_batch, self._model = micro_batch or plan.records, model
 
     @property
     def epsilon(self) -> float:
@@ -142,19 +156,35 @@ class PrivateTraining:
             yield torch.from_numpy(self._sampler.draw())
 
     def step(self, batch: torch.Tensor, losses: Losses) -> None:
-        """One update from a logical batch of record numbers.
+        """One update from a logical batch of record numbers: one that iterating over this gave.
 
         Raises:
-            Unsupported: if the losses are no vector of one loss a record, or the model mixes
-                records.
+            ValueError: if all planned steps were taken, or the batch holds a number that is no
+                record's, or one twice.
+            Unsupported: if the losses are not one loss for each of these records, the model mixes
+                records, or the optimizer holds weights that are not the model's.
             RankFailed: if another rank failed, or is at another step.
         """
+        if self.steps >= self.plan.steps:
+            raise ValueError(f"steps: all {self.plan.steps} of the plan were taken; plan for more")
         self.sum.clear()
-        pieces = micro_batches(batch.numpy(), self._micro_batch)
+        if self._adaptive is not None:
+            self._adaptive.clear()
         try:
+            batch = torch.as_tensor(batch, device="cpu")
+            refuse_strange_batch(batch, self.plan.records)
+            pieces = micro_batches(batch.numpy(), self._micro_batch)
+            if pieces and self._shards is None and self._is_time_to_look():
+                refuse_mixed_values(self._model, losses, torch.from_numpy(pieces[0]))
             idle = self._shards.idle_passes(len(pieces), losses) if self._shards else 0
             for rows in pieces:
-                norms = self.sum.add(losses(torch.from_numpy(rows)))
+                found = losses(torch.from_numpy(rows))
+                if found.dim() == 1 and len(found) != len(rows):
+                    raise Unsupported(
+                        f"losses: {len(found)} for the {len(rows)} records asked for; give one for "
+                        "each of the record numbers that the function is called with"
+                    )
+                norms = self.sum.add(found)
                 if self._adaptive is not None:
                     self._adaptive.see(norms)
             for _ in range(idle):
@@ -172,6 +202,7 @@ class PrivateTraining:
         Raises:
             RankFailed: if another rank failed, or is at another step.
         """
+        refuse_foreign_weights(self._optimizer, self.sum.weights)
         clipping = self.sum.clipping
         rows = self._ranks.report(*self._report(size))
         self.steps += 1
@@ -210,13 +241,22 @@ class PrivateTraining:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there.
+
+        Steps that were taken after the state was saved are spent, and unknown here: who keeps a
+        ledger counts them (``trainers.checkpoints``).
+        """
         self.steps = int(state["steps"])
         self._sampler.restore(state["sampler"])
         self._noise.restore(state["noise"])
         if self._adaptive is not None:
             self._adaptive.restore(state["clipping"])
             self.sum.clipping = self._adaptive.clipping
+
+    def _is_time_to_look(self) -> bool:
+        """At the first batch, and at steps 2, 4, 8 and so on: models change."""
+        first, self._looked = not self._looked, True
+        return first or (self.steps + 1).bit_count() == 1
 
     def _report(self, size: int) -> tuple[list[float], list[float]]:
         """What the other ranks learn of this one's step, and what must be the same on all."""
@@ -229,7 +269,8 @@ class PrivateTraining:
 
     def _noisy_count(self) -> float:
         assert self._adaptive is not None
-        count = torch.tensor([self._adaptive.take_count()], device=self.sum.flat.device)
+        place = self.sum.flat.device
+        count = torch.tensor([self._adaptive.take_count()], dtype=torch.float32, device=place)
         self._add_noise(count, self._adaptive.count_noise(self.plan.batch_size))
         self._ranks.add_up(count)
         return float(count)

@@ -320,7 +320,7 @@ def test_evaluation_is_left_alone():
         ({"epochs": 1}, "epsilon, noise_multiplier"),
         ({"epochs": 1, "epsilon": -1}, "epsilon: must be positive"),
         ({"epochs": 1, "noise_multiplier": math.inf}, "noise_multiplier"),
-        ({"steps": 0, "epsilon": 1}, "steps: must be at least 1"),
+        ({"steps": 0, "epsilon": 1}, "steps: must be a whole number of at least 1"),
         ({"steps": 1, "epsilon": 1, "delta": 1.0}, "delta"),
     ],
 )
