@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow check format schema bench-accounting bench-attacks bench-trainer clean
+.PHONY: demo test test-slow check format schema bench-accounting bench-attacks bench-trainer bench-synthetic clean
 
 demo: $(READY)  ## train, audit and judge real models: the main job, end to end
 	$(BIN)/python fixtures/demo/demo.py --out demo-out
@@ -37,6 +37,12 @@ bench-attacks: $(READY)  ## our attacks and fleets beside other people's; half a
 
 bench-trainer: $(READY)  ## a private step of ours beside a plain one, Opacus' and fastDP's; a quarter of an hour
 	$(BIN)/python tests/benchmarks/bench_trainer.py
+
+bench-synthetic: $(READY)  ## attacks on synthetic tables beside other people's, and what generators lose; an hour
+	$(BIN)/python tests/benchmarks/bench_nearest.py
+	$(BIN)/python tests/benchmarks/bench_criteria.py
+	$(BIN)/python tests/benchmarks/bench_shadow_generators.py
+	$(BIN)/python tests/benchmarks/bench_generators.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

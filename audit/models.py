@@ -123,7 +123,7 @@ def _train_recipe(spec: config.RecipeTarget, members: Records, seed: int) -> Mod
     name = type(_recipe(spec, seed)).__name__
     target = fit(members.features, members.labels, seed)
     description = f"scikit-learn {name}, trained on the members by this audit"
-    return Model(target, fit, description, recipe=_recipe_text(spec.model_dump(mode="json")))
+    return Model(target, fit, description, recipe=recipe_text(spec.model_dump(mode="json")))
 
 
 def _recipe(spec: config.RecipeTarget, seed: int) -> Any:
@@ -184,7 +184,7 @@ def _load_sklearn(spec: config.SklearnTarget, names: tuple[str, ...]) -> Model:
     target = _estimator_target(estimator, spec.access, names)
     description = f"scikit-learn {type(estimator).__name__} from {spec.model.name}"
     read = digest(spec.model, "model")
-    recipe = _recipe_text([read.sha256, spec.access, names, _kinds(estimator)])
+    recipe = recipe_text([read.sha256, spec.access, names, _kinds(estimator)])
     return Model(target, fit, description, (read,), recipe=recipe)
 
 
@@ -222,11 +222,11 @@ def _load_torch(spec: config.TorchTarget, classes: Any) -> Model:
             spec.training.function, "target.training.function", spec.weights.parent
         )
         arguments, name = spec.training.arguments, spec.training.function
-        recipe = _recipe_text(
+        recipe = recipe_text(
             [
                 spec.training.model_dump(),
                 spec.access,
-                _code([(name, train), (spec.factory, build)], spec.weights.parent),
+                code_of([(name, train), (spec.factory, build)], spec.weights.parent),
             ]
         )
 
@@ -264,7 +264,7 @@ def _load_trained(spec: config.TrainedTarget, classes: Any) -> Model:
         f"{training.architecture} trained {privacy}, from {spec.folder.name}",
         tuple(digest(spec.folder / name, "model") for name in files),
         stacked(training, arguments, spec.access) if training.architecture == "mlp" else None,
-        _recipe_text([description["training"], arguments, spec.access]),
+        recipe_text([description["training"], arguments, spec.access]),
     )
 
 
@@ -290,7 +290,7 @@ def _raised(what: str, error: BaseException) -> str:
     return ": ".join([f"{what}: raised {type(error).__name__}", *reason])
 
 
-def _recipe_text(parts: Any) -> str:
+def recipe_text(parts: Any) -> str:
     """All of it, with the versions of what trains; another version may train otherwise."""
     packages = ("dpassay", "numpy", "opacus", "scikit-learn", "torch")
     versions = {name: metadata.version(name) for name in packages}
@@ -309,7 +309,7 @@ def _kinds(estimator: Any) -> dict[str, str]:
     return found
 
 
-def _code(functions: list[tuple[str, Callable[..., Any]]], folder: Path) -> dict[str, str]:
+def code_of(functions: list[tuple[str, Callable[..., Any]]], folder: Path) -> dict[str, str]:
     """The SHA-256 of the modules of these functions, and of all loaded ones of their project.
 
     Those are the modules beside or below theirs or ``folder``, without installed packages.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from audit.cli.attack_attribute import command as attribute
+from audit.cli.attack_generator import command as generator
 from audit.cli.attack_membership import command as membership
+from audit.cli.attack_synthetic import command as synthetic
 
 
 @click.group()
@@ -15,6 +17,8 @@ def command() -> None:
 
 command.add_command(membership)
 command.add_command(attribute)
+command.add_command(synthetic)
+command.add_command(generator)
 
 
 @command.command("list")

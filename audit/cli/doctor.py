@@ -27,6 +27,8 @@ class Part(NamedTuple):
 OPTIONAL = (
     Part("transformers", "transformers models as targets", "pip install 'dpassay[lm]'"),
     Part("presidio_analyzer", "finding personal data in text", "pip install 'dpassay[pii]'"),
+    Part("sacrebleu", "BLEU of synthetic text", "pip install 'dpassay[text]'"),
+    Part("rouge_score", "ROUGE of synthetic text", "pip install 'dpassay[text]'"),
     Part("ray", "shadow models on a cluster", "pip install 'dpassay[scale]'"),
 )
 

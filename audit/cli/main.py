@@ -26,8 +26,18 @@ COMMANDS = {
     "claims": ("audit.cli.claims", "Judge published privacy claims from a CLAIMS.yaml."),
     "ledger": ("audit.cli.ledger", "Verify a training ledger."),
     "lineage": ("audit.cli.lineage", "Recompute the budget along every path of a data lineage."),
-    "attack": ("audit.cli.attack", "Run attacks alone: membership, attribute; list them."),
+    "attack": (
+        "audit.cli.attack",
+        "Run attacks alone: membership, attribute, synthetic, generator; list them.",
+    ),
     "train": ("audit.cli.train", "Train a model, with or without DP, and write its ledger."),
+    "postprocess": (
+        "audit.cli.postprocess",
+        "Drop, generalise and filter synthetic records; record what that read.",
+    ),
+    "generate": ("audit.cli.generate", "Draw records from a generator that was trained."),
+    "quality": ("audit.cli.quality", "Say whether a synthetic table is still useful."),
+    "drift": ("audit.cli.drift", "Say whether fresh data ask for training a generator again."),
     "render": ("audit.cli.render", "Render an audit.json as HTML or Markdown."),
     "doctor": ("audit.cli.doctor", "Print versions, device, and which optional parts are missing."),
 }

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from audit.cli.errors import BadInput
+from audit.cli.keys import signing_key
+from audit.cli.train_tabular import command as tabular
 
 if TYPE_CHECKING:
     import numpy as np
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _PATH = click.Path(path_type=Path)
 
 
 @click.group()
 def command() -> None:
-    """Train a model on records and write model.safetensors, model.json and ledger.jsonl."""
+    """Train a model on records and write it with its ledger, ledger.jsonl."""
+
+
+command.add_command(tabular)
 
 
 @command.command()
@@ -77,7 +81,7 @@ def classifier(
     Without --epsilon and --noise-multiplier there is no DP, and the ledger says so.
     """
     features, labels = _records(data, label)
-    key = None if sign is None else _key(sign)
+    key = None if sign is None else signing_key(sign)
     from trainers.classifier import ClassifierConfig, Privacy
 
     try:
@@ -148,23 +152,6 @@ def _train(
     if key := running["signing_key"]:
         signed = f", signed by the public key {key.public_key().public_bytes_raw().hex()}"
     click.echo(f"{trained.ledger}: the ledger{signed}")
-
-
-def _key(path: Path) -> Ed25519PrivateKey:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError):
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise BadInput(
-            f"{path}: --sign: is no open Ed25519 key; make one: openssl genpkey -algorithm ed25519"
-        )
-    return key
 
 
 def _largest(path: Path, label: str, labels: np.ndarray) -> int:

@@ -16,7 +16,7 @@ from attacks.shadows.plan import halves
 from attacks.shadows.torch_fleet import PrivateTraining, TorchTraining
 from attacks.shadows.torch_gradients import gradients_for, is_linear_stack
 from audit.models import stacked
-from trainers.classifier import ClassifierConfig, Privacy, _arguments, fit_classifier
+from trainers.classifier import ClassifierConfig, Privacy, fit_classifier, network_arguments
 from trainers.dpsgd.plan import plan
 
 RNG = np.random.default_rng(0)
@@ -104,7 +104,7 @@ def test_a_fleet_equals_the_targets_own_trainer(optimizer, records):
         classes=3, hidden=(16, 8), epochs=8, batch_size=16, optimizer=optimizer, weight_decay=0.01
     )
     splits = halves(records, 4, 0)
-    recipe = stacked(config, _arguments(config, (6,)), "logits")
+    recipe = stacked(config, network_arguments(config, (6,)), "logits")
     for k, target in enumerate(recipe(x, y, splits, [5, 6, 7, 8])):
         alone = fit_classifier(config, x[splits[k]], y[splits[k]], 5 + k)
         with torch.no_grad():
@@ -127,7 +127,7 @@ def test_a_private_fleet_behaves_as_the_targets_own_trainer():
     def loss(logits):
         return float(nn.functional.cross_entropy(torch.as_tensor(logits), torch.as_tensor(y)))
 
-    recipe = stacked(config, _arguments(config, (4,)), "logits")
+    recipe = stacked(config, network_arguments(config, (4,)), "logits")
     together = [loss(target.logits(x)) for target in recipe(x, y, inside, list(range(40)))]
     alone = [
         loss(fit_classifier(config, x[:60], y[:60], 100 + k)(torch.tensor(x).float()).detach())
@@ -200,7 +200,7 @@ def test_each_model_takes_the_epochs_of_its_own_records():
     inside = np.zeros((2, 101), bool)
     inside[0, :20] = inside[1, :91] = True
     config = ClassifierConfig(classes=3, hidden=(8,), epochs=5, batch_size=16, learning_rate=0.01)
-    for k, target in enumerate(stacked(config, _arguments(config, (6,)), "logits")(
+    for k, target in enumerate(stacked(config, network_arguments(config, (6,)), "logits")(
         X, Y, inside, [5, 6]
     )):  # fmt: skip
         alone = fit_classifier(config, X[inside[k]], Y[inside[k]], 5 + k)
@@ -211,7 +211,7 @@ def test_each_model_takes_the_epochs_of_its_own_records():
 
 def test_a_model_has_the_noise_of_its_own_number_of_records():
     config = ClassifierConfig(classes=3, epochs=5, batch_size=8, privacy=Privacy(epsilon=2.0))
-    private = stacked(config, _arguments(config, (6,)), "logits").private
+    private = stacked(config, network_arguments(config, (6,)), "logits").private
     for records in (20, 81):
         wanted = plan(records, 8, epochs=5, epsilon=2.0, delta=config.privacy.delta)
         assert private.multiplier(records) == wanted.noise_multiplier
