@@ -400,9 +400,10 @@ def one_of_two(folder):
     drawn = torch.zeros(1)
 
     class Count(DPTrainer):
-        def record_losses(self, model, inputs):
-            drawn.add_(len(inputs["labels"]))
-            return super().record_losses(model, inputs)
+        def training_step(self, model, inputs, *rest):
+            # what a step is given: its checks ask for some of the losses again
+            drawn.add_(sum(len(piece["labels"]) for piece in inputs))
+            return super().training_step(model, inputs, *rest)
 
     more = {"ledger": folder / "ledger.jsonl"}
     run = trainer(folder, kind=Count, more=more, per_device_train_batch_size=2, ddp_backend="gloo")
