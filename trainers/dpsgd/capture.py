@@ -59,6 +59,7 @@ class Capture:
         weights: the trainable weights by name.
         freezes: whether the forward pass takes place with weights that need no gradient.
         uses: what the last forward pass called.
+        look: where set, it is shown each call's name and its output's gradient, which is not kept.
 
     Raises:
         Unsupported: if a module mixes the records of a batch.
@@ -71,6 +72,7 @@ class Capture:
         self.freezes = self._paused = False
         self.rows: int | None = None
         self.uses: list[Use] = []
+        self.look: Callable[[str, torch.Tensor], None] | None = None
         self.model, self._hooks = model, []
         self._versions: dict[str, int] = {}
         self._anchor = torch.zeros((), requires_grad=True)
@@ -176,6 +178,8 @@ class Capture:
             self.uses.append(use)
 
             def slope(gradient: torch.Tensor) -> None:
+                if self.look is not None:
+                    return self.look(name, gradient)
                 use.slope = gradient if use.slope is None else use.slope + gradient
 
             output.register_hook(slope)

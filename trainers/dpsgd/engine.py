@@ -174,17 +174,26 @@ class ClippedSum:
 
     def _refuse_mixing(self, losses: torch.Tensor, some: torch.Tensor) -> None:
         """Of these records' losses (B,), no other record's activation may get a gradient."""
-        self._forget()
-        torch.autograd.backward(losses[some].sum(), retain_graph=True)
-        for use in self._capture.uses:
-            if use.slope is None or len(use.slope) != len(some):
-                continue  # unused, or no batch first: refused later, by its number of rows
+        mixed: list[str] = []
+
+        def look(name: str, slope: torch.Tensor) -> None:
+            if len(slope) != len(some):
+                return  # no batch first: refused later, by its number of rows
             # 0 times what is not finite is NaN, and no gradient
-            if use.slope[~some].nan_to_num(0.0, 0.0, 0.0).any():
-                raise Unsupported(
-                    f"{use.name}: one record's loss depends on another record; the batch must be "
-                    "the first dimension, and nothing may mix its records"
-                )
+            if slope[~some].nan_to_num(0.0, 0.0, 0.0).any():
+                mixed.append(name)
+
+        # all activations are still there: gradients beside them would be the step's peak of memory
+        self._capture.look = look
+        try:
+            torch.autograd.backward(losses[some].sum(), retain_graph=True)
+        finally:
+            self._capture.look = None
+        if mixed:
+            raise Unsupported(
+                f"{mixed[-1]}: one record's loss depends on another record; the batch must be "
+                "the first dimension, and nothing may mix its records"
+            )
 
 
 def refuse_difference(
