@@ -35,7 +35,7 @@ bench-accounting: $(READY)  ## our accountants beside other people's, in one run
 bench-attacks: $(READY)  ## our attacks and fleets beside other people's; half an hour
 	$(BIN)/python tests/benchmarks/bench_attacks.py
 
-bench-trainer: $(READY)  ## a private step of ours beside a plain one, Opacus' and fastDP's; a quarter of an hour
+bench-trainer: $(READY)  ## a private step of ours beside a plain one, Opacus' and fastDP's; 40 minutes
 	$(BIN)/python tests/benchmarks/bench_trainer.py
 
 bench-synthetic: $(READY)  ## attacks on synthetic tables beside other people's, and what generators lose; an hour

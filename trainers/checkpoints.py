@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainers.ledger import LedgerWriter
+from trainers.files import write_whole
+from trainers.ledger import Header, LedgerWriter
+
+CHECKPOINT = "checkpoint.pt"
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,8 @@ class Checkpoints:
                 "optimizer": optimizer.state_dict(),
                 "training": training.state(),
             }
-            temporary = self.file.with_name(self.file.name + ".part")
-            torch.save({"step": training.steps, **state}, temporary)
-            os.replace(temporary, self.file)
+            whole = {"step": training.steps, **state}
+            write_whole(self.file, lambda temporary: torch.save(whole, temporary))
             self.ledger.checkpoint(self.file)
 
     def restore(self, model: nn.Module, optimizer: Any, training: Any) -> None:
@@ -55,6 +56,27 @@ class Checkpoints:
                 training.restore(state["training"])
             except (RuntimeError, ValueError, KeyError, TypeError, AttributeError):
                 raise ValueError(f"{self.file}: is of another model; use its settings") from None
+
+
+def open_ledger(path: Path, header: Header, *, resume: bool) -> LedgerWriter:
+    """A new run's ledger, or a killed run's that goes on from its checkpoint.
+
+    Raises:
+        ValueError: if there is one already, none to resume, or nothing left of its plan.
+    """
+    if resume and not path.exists():
+        raise ValueError(f"{path}: is missing, so there is no run to resume")
+    if not resume and path.exists():
+        raise ValueError(f"{path}: exists; resume its run, or give a new run a folder of its own")
+    if not resume:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return LedgerWriter.create(path, header)
+    step = saved_step(path.with_name(CHECKPOINT))
+    ledger = LedgerWriter.resume(path, step, header=header)
+    if not step and header.planned_steps and ledger.steps >= header.planned_steps:
+        ledger.close()
+        raise ValueError(f"{path}: holds all planned steps and no checkpoint: nothing to resume")
+    return ledger
 
 
 def saved_step(file: Path) -> int:

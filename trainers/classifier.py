@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from trainers.checkpoints import Checkpoints, saved_step
+from trainers.checkpoints import CHECKPOINT, Checkpoints, open_ledger, saved_step
 from trainers.dpsgd.clipping import Flat
 from trainers.dpsgd.plan import Plan, plan
 from trainers.dpsgd.training import LEDGER_ORDERS, PrivateTraining
@@ -31,7 +31,6 @@ from trainers.networks import build
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-CHECKPOINT = "checkpoint.pt"
 OnStep = Callable[[int, int, float], None]
 
 
@@ -168,7 +167,7 @@ def train(
         build(**arguments)  # refuses what cannot be built before a ledger is begun
     path = out / "ledger.jsonl"
     header = _header(config, spending, steps, len(x), fingerprint(features, labels))
-    with _ledger(path, header, resume) as ledger, torch.random.fork_rng(devices=[]):
+    with open_ledger(path, header, resume=resume) as ledger, torch.random.fork_rng(devices=[]):
         checkpoints = Checkpoints(ledger, out / CHECKPOINT, checkpoint_every)
         torch.manual_seed(config.seed)
         model = build(**arguments)
@@ -348,22 +347,6 @@ def checked_records(
     if config.batch_size > records:
         raise ValueError(f"batch_size: {config.batch_size} is more than the {records} records")
     return x, torch.from_numpy(np.asarray(labels).astype(np.int64))
-
-
-def _ledger(path: Path, header: Header, resume: bool) -> LedgerWriter:
-    if resume and not path.exists():
-        raise ValueError(f"{path}: is missing, so there is no run to resume")
-    if not resume and path.exists():
-        raise ValueError(f"{path}: exists; resume its run, or give a new run a folder of its own")
-    if not resume:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return LedgerWriter.create(path, header)
-    step = saved_step(path.with_name(CHECKPOINT))
-    ledger = LedgerWriter.resume(path, step, header=header)
-    if not step and header.planned_steps and ledger.steps >= header.planned_steps:
-        ledger.close()
-        raise ValueError(f"{path}: holds all planned steps and no checkpoint: nothing to resume")
-    return ledger
 
 
 def network_arguments(config: ClassifierConfig, shape: Sequence[int]) -> dict[str, Any]:

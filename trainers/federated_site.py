@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from trainers.checkpoints import Checkpoints
+from trainers.checkpoints import CHECKPOINT, Checkpoints
 from trainers.classifier import (
-    CHECKPOINT,
     ClassifierConfig,
     Privacy,
     checked_records,

@@ -32,6 +32,7 @@ class Entry:
         tables: which of train, holdout and synthetic it looks at.
         no_leak: figures, by the part of their name before the colon, that say whether there is a
             leak, and their value where there is none.
+        source: of the method.
         options: those that its function takes beyond seed and confidence.
         generator: it trains the generator again, so ``run`` cannot: call its function.
         text_as_numbers: a column of free text comes to it as numbers, since it takes distances.
@@ -41,6 +42,7 @@ class Entry:
     title: str
     function: str
     no_leak: Mapping[str, float]
+    source: str
     tables: tuple[str, ...] = ("train", "holdout", "synthetic")
     options: tuple[str, ...] = ()
     generator: bool = False
@@ -56,23 +58,25 @@ class Entry:
 _S = "attacks.synthetic"
 _RATES = {"auc": 0.5, "tpr_at_fpr_0.1": 0.1, "tpr_at_fpr_0.01": 0.01, "tpr_at_fpr_0.001": 0.001}
 _EXCESS = {"excess_risk": 0.0}
+_WP216 = "Article 29 Working Party 2014"
 ENTRIES = {
     entry.name: entry
     for entry in (
-        Entry("copies", "Copies of training records", f"{_S}.copies:attack", {"excess": 0.0}),
+        Entry("copies", "Copies of training records", f"{_S}.copies:attack", {"excess": 0.0},
+              "ours"),
         Entry("nearest", "Distance to the closest record", f"{_S}.nearest:attack",
-              {"share": 0.5}, text_as_numbers=True),
+              {"share": 0.5}, "Platzer, Reutterer 2021", text_as_numbers=True),
         Entry("density", "Membership by density ratio", f"{_S}.density:attack", _RATES,
-              text_as_numbers=True),
-        Entry("singling_out", "Singling out", f"{_S}.singling_out:attack", _EXCESS),
-        Entry("linkability", "Linkability", f"{_S}.linkability:attack", _EXCESS,
+              "van Breugel et al. 2023", text_as_numbers=True),
+        Entry("singling_out", "Singling out", f"{_S}.singling_out:attack", _EXCESS, _WP216),
+        Entry("linkability", "Linkability", f"{_S}.linkability:attack", _EXCESS, _WP216,
               options=("parts",)),
-        Entry("inference", "Inference", f"{_S}.inference:attack", _EXCESS,
+        Entry("inference", "Inference", f"{_S}.inference:attack", _EXCESS, _WP216,
               options=("secrets",)),
         Entry("uniqueness", "Uniqueness and re-identification", f"{_S}.uniqueness:attack",
-              _EXCESS, options=("sensitive",)),
+              _EXCESS, "Sweeney 2000", options=("sensitive",)),
         Entry("generator_shadow", "Shadow generators", f"{_S}.generator_shadow:attack",
-              {"auc": 0.5}, generator=True),
+              {"auc": 0.5}, "Stadler et al. 2022", generator=True),
     )
 }  # fmt: skip
 

@@ -28,9 +28,14 @@ def list_() -> None:
     from rich.table import Table
 
     from attacks.registry import entries
+    from attacks.synthetic.registry import ENTRIES
 
     table = Table("name", "what it is", "access", "trains", "source")
     for entry in entries().values():
         trains = "shadow models" if entry.needs_shadows else "nothing"
         table.add_row(entry.name, entry.title, entry.access, trains, entry.source)
+    for release in ENTRIES.values():
+        access = "generator" if release.generator else "synthetic table"
+        trains = "shadow generators" if release.generator else "nothing"
+        table.add_row(release.name, release.title, access, trains, release.source)
     Console().print(table)

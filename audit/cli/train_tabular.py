@@ -36,6 +36,10 @@ _PATH = click.Path(path_type=Path)
 @click.option("--seeded-noise", is_flag=True, help="Repeatable noise, for tests: no guarantee.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of seeded noise.")
 @click.option("--sign", type=_PATH, help="Ed25519 private key (PEM) that signs the ledger's end.")
+@click.option(
+    "--checkpoint-every", type=click.IntRange(min=1), help="gan: steps between checkpoints."
+)
+@click.option("--resume", is_flag=True, help="gan: go on with the killed run in --out.")
 def command(
     data: Path,
     domain: Path,
@@ -50,6 +54,8 @@ def command(
     seeded_noise: bool,
     seed: int,
     sign: Path | None,
+    checkpoint_every: int | None,
+    resume: bool,
 ) -> None:
     """Train a generator on DATA (.csv or .parquet) and write generator.json and its weights.
 
@@ -59,8 +65,11 @@ def command(
     key = None if sign is None else signing_key(sign)
     if method == "gan" and label is not None:
         raise BadInput("--label: is for --method marginals; a GAN learns all columns alike")
-    if method == "marginals" and (known or risk_weight or steps):
-        raise BadInput("--quasi-identifier, --risk-weight, --steps: are for --method gan")
+    if method == "marginals" and (known or risk_weight or steps or checkpoint_every or resume):
+        raise BadInput(
+            "--quasi-identifier, --risk-weight, --steps, --checkpoint-every, --resume: are for "
+            "--method gan"
+        )
     from audit.yaml_file import InputError, load
     from trainers.tabular.domain import Domain
 
@@ -91,6 +100,7 @@ def command(
                 trained = gan.train(
                     frame, columns, privacy, out, quasi_identifiers=known, config=config,
                     risk_weight=risk_weight, on_step=on_step, signing_key=key,
+                    checkpoint_every=checkpoint_every or 0, resume=resume,
                 )  # fmt: skip
     except KeyboardInterrupt:
         click.echo(f"dpassay: {out / 'ledger.jsonl'}: keeps what was spent, if it began", err=True)

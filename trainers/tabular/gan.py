@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from trainers.checkpoints import Checkpoints, saved_step
+from trainers.checkpoints import CHECKPOINT, Checkpoints, open_ledger, saved_step
 from trainers.dpsgd.training import LEDGER_ORDERS
 from trainers.ledger import Header, LedgerWriter
 from trainers.tabular.domain import Domain
@@ -25,13 +25,12 @@ from trainers.tabular.gan_networks import Generator
 from trainers.tabular.gan_training import Game, GanConfig
 from trainers.tabular.measure import Measurements
 from trainers.tabular.privacy import ESTIMATED, Privacy, table_fingerprint
-from trainers.tabular.release import check_free, save
+from trainers.tabular.release import LEDGER, check_free, save
 from trainers.tabular.risk import UniquenessRisk, check
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-CHECKPOINT = "checkpoint.pt"
 BATCH = 8192  # records generated at once
 OnStep = Callable[[int, int, float], None]
 
@@ -99,7 +98,10 @@ def train(
     first = math.sqrt(ESTIMATED) * privacy.mu if domain.unknown else 0.0
     spending = budget(privacy, len(table), config, first)
     seeded = privacy.noise == "seeded"
-    with _ledger(out / "ledger.jsonl", _header(table, spending, privacy), resume) as ledger:
+    if not resume:
+        check_free(out)
+    header = _header(table, spending, privacy)
+    with open_ledger(out / LEDGER, header, resume=resume) as ledger:
         if domain.unknown:
             measurements = Measurements(ledger, privacy.source(), len(table))
             domain = _filled(domain, table, measurements, first, ledger)
@@ -198,21 +200,6 @@ def _header(table: pd.DataFrame, spending: Budget, privacy: Privacy) -> Header:
         versions={name: importlib.metadata.version(name) for name in packages},
         **spending.setting,
     )
-
-
-def _ledger(path: Path, header: Header, resume: bool) -> LedgerWriter:
-    if not resume:
-        check_free(path.parent)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return LedgerWriter.create(path, header)
-    if not path.exists():
-        raise ValueError(f"{path}: is missing, so there is no run to resume")
-    step = saved_step(path.with_name(CHECKPOINT))
-    ledger = LedgerWriter.resume(path, step, header=header)
-    if not step and header.planned_steps and ledger.steps >= header.planned_steps:
-        ledger.close()
-        raise ValueError(f"{path}: holds all planned steps and no checkpoint: nothing to resume")
-    return ledger
 
 
 def _recorder(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from trainers.files import write_whole
 from trainers.tabular.domain import Domain
 
 SCHEMA = "dpassay.generator/1"
@@ -84,8 +84,8 @@ def save(
         indent=1,
     )
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    _write(weights, lambda temporary: save_file(whole, temporary))
-    _write(description, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
+    write_whole(weights, lambda temporary: save_file(whole, temporary))
+    write_whole(description, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
     return description, weights
 
 
@@ -113,12 +113,3 @@ def load(folder: Path) -> Generator:
         raise ValueError(f"{error.filename}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"{description}: is no generator: {error}") from None
-
-
-def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    temporary = path.with_name(path.name + ".part")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -55,6 +55,16 @@ def test_every_command_has_help_and_loads() -> None:
         assert "Usage:" in result.output
 
 
+def test_attack_list_names_all_attacks_of_both_kinds() -> None:
+    from attacks.registry import entries
+    from attacks.synthetic.registry import ENTRIES
+
+    result = CliRunner().invoke(main.cli, ["attack", "list"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    named = {line.split("│")[1].strip() for line in result.output.splitlines() if "│" in line}
+    assert named >= {*entries(), *ENTRIES}
+
+
 def test_an_unknown_command_is_a_usage_error() -> None:
     result = dpassay("adit")
     assert result.returncode == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from audit.cli.generate import command as generate_command
 from audit.cli.ledger import command as ledger_command
 from audit.cli.train import command as train_command
 from audit.ledger import read
+from trainers.ledger import LedgerWriter
 
 DOMAIN = """
 columns:
@@ -132,6 +134,33 @@ def test_the_gan_is_trained_by_the_same_command(tmp_path: Path, data: Path) -> N
     assert list(pd.read_csv(tmp_path / "s.csv")) == list(_frame())
 
 
+def test_a_killed_gan_goes_on_with_resume(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = LedgerWriter.step
+
+    def step(self: LedgerWriter, **fields: Any) -> int:
+        if original(self, **fields) == 11:
+            raise KeyboardInterrupt
+        return self.steps
+
+    (data.parent / "domain.yaml").write_text(DOMAIN.replace(", missing: true", ""))
+    _frame().assign(weight=70.0).to_csv(data, index=False)
+    options = ("--method", "gan", "--steps", "20", "--checkpoint-every", "5")
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerWriter, "step", step)
+        stopped = _train(data, tmp_path / "g", *options)
+    assert stopped.exit_code == 1
+    assert "keeps what was spent" in stopped.stderr
+    again = _train(data, tmp_path / "g", *options)
+    assert again.exit_code == 2
+    assert "exists" in again.stderr
+    result = _train(data, tmp_path / "g", *options, "--resume")
+    assert result.exit_code == 0, result.output
+    found = read(tmp_path / "g" / "ledger.jsonl")
+    assert [(r.after_step, r.checkpoint_step) for r in found.resumes] == [(11, 10)]
+
+
 @pytest.mark.parametrize(
     ("was", "now", "said"),
     [
@@ -163,6 +192,7 @@ def test_a_domain_that_does_not_fit_is_one_line(
         (("--label", "died", "--method", "gan"), "--label: is for --method marginals"),
         (("--risk-weight", "1"), "are for --method gan"),
         (("--steps", "9"), "are for --method gan"),
+        (("--resume",), "are for --method gan"),
         (("--sign", "nowhere.pem"), "nowhere.pem: cannot be read"),
     ],
 )
