@@ -7,7 +7,6 @@ import importlib.metadata
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from trainers.tabular.gan_networks import Generator
 from trainers.tabular.gan_training import Game, GanConfig
 from trainers.tabular.measure import Measurements
 from trainers.tabular.privacy import ESTIMATED, Privacy, table_fingerprint
-from trainers.tabular.release import LEDGER, check_free, save
+from trainers.tabular.release import LEDGER, Trained, check_free, load, save
 from trainers.tabular.risk import UniquenessRisk, check
 
 if TYPE_CHECKING:
@@ -33,18 +32,6 @@ if TYPE_CHECKING:
 
 BATCH = 8192  # records generated at once
 OnStep = Callable[[int, int, float], None]
-
-
-@dataclass(frozen=True)
-class TrainedGan:
-    """The files of a trained generator; ``epsilon`` is the trainer's own figure at ``delta``."""
-
-    description: Path
-    weights: Path
-    ledger: Path
-    steps: int
-    epsilon: float
-    delta: float
 
 
 def train(
@@ -60,7 +47,7 @@ def train(
     signing_key: Ed25519PrivateKey | None = None,
     checkpoint_every: int = 0,
     resume: bool = False,
-) -> TrainedGan:
+) -> Trained:
     """Train on the records and write generator.json, weights.safetensors and ledger.jsonl.
 
     A killed run goes on with ``resume``, as a classifier's does (``trainers.classifier.train``):
@@ -128,10 +115,12 @@ def train(
         }
         description, weights = save(out, "gan", domain, settings, arrays)
         ledger.checkpoint(weights)
+        ledger.checkpoint(description)
         epsilon = spending.epsilon(ledger.steps)
         ledger.end(epsilon=epsilon, key=signing_key)
     checkpoints.file.unlink(missing_ok=True)
-    return TrainedGan(description, weights, ledger.path, ledger.steps, epsilon, privacy.delta)
+    made = load(out)
+    return Trained(made, description, weights, ledger.path, ledger.steps, epsilon, privacy.delta)
 
 
 def sample(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,26 +19,10 @@ from trainers.tabular.fit import fit
 from trainers.tabular.measure import MOST_RECORDS, Measurements
 from trainers.tabular.network import restored
 from trainers.tabular.privacy import ESTIMATED, Privacy, epsilon_of, table_fingerprint
-from trainers.tabular.release import LEDGER, Generator, check_free, save
+from trainers.tabular.release import LEDGER, Generator, Trained, check_free, save
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A generator's files. ``epsilon`` at ``delta`` is the trainer's own figure for what was spent.
-
-    ``steps`` is how many measurements were made.
-    """
-
-    generator: Generator
-    description: Path
-    weights: Path
-    ledger: Path
-    steps: int
-    epsilon: float
-    delta: float
 
 
 def train(

@@ -53,6 +53,22 @@ class Generator:
         return draw(self.domain, self.settings, self.arrays, records, rng)
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A generator's files. ``epsilon`` at ``delta`` is the trainer's own figure for what was spent.
+
+    ``steps`` is how many measurements, or critic steps, were released.
+    """
+
+    generator: Generator
+    description: Path
+    weights: Path
+    ledger: Path
+    steps: int
+    epsilon: float
+    delta: float
+
+
 def check_free(out: Path) -> None:
     """Refuse a folder that holds a run already.
 

@@ -22,10 +22,9 @@ from audit.ledger_checks import verify
 from trainers.dpsgd.plan import plan
 from trainers.tabular import gan
 from trainers.tabular.domain import Domain
-from trainers.tabular.gan import TrainedGan
 from trainers.tabular.gan_training import Game, GanConfig
 from trainers.tabular.privacy import Privacy
-from trainers.tabular.release import load
+from trainers.tabular.release import Trained, load
 
 COLUMNS: dict[str, Any] = {
     "age": {"kind": "integer", "low": 0, "high": 99, "bins": 10},
@@ -63,7 +62,7 @@ def people(n: int, seed: int = 0) -> pd.DataFrame:
 PEOPLE = people(200)
 
 
-def train(out: Path, **changes: Any) -> TrainedGan:
+def train(out: Path, **changes: Any) -> Trained:
     given: dict[str, Any] = {"privacy": SEEDED, "config": SMALL, "frame": PEOPLE, "domain": DOMAIN}
     given |= changes
     frame, domain, privacy = (given.pop(name) for name in ("frame", "domain", "privacy"))
