@@ -236,11 +236,14 @@ def _frame(path: Path, dtype: type | None = None) -> pd.DataFrame:
     """A table; ``dtype`` is what CSV cells are read as, guessed where None."""
     import pandas as pd
 
+    from attacks.synthetic.tables import named_fields
+
     try:
         if path.suffix == ".parquet":
             frame = pd.read_parquet(path)
         elif path.suffix == ".csv":
-            frame = pd.read_csv(path, dtype=dtype)
+            with named_fields():
+                frame = pd.read_csv(path, index_col=False, dtype=dtype)
         else:
             raise InputError(f"{path}: unknown kind {path.suffix!r}; give .csv, .parquet or .npz")
     except (OSError, ValueError, pd.errors.ParserError) as error:

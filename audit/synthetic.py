@@ -19,6 +19,8 @@ from attacks.synthetic.blind import told_apart
 from attacks.synthetic.distances import points
 from attacks.synthetic.registry import ENTRIES, find, run
 from attacks.synthetic.result import SyntheticResult
+from attacks.synthetic.rows import cell_hashes, row_hashes
+from attacks.synthetic.rows import find as find_rows
 from attacks.synthetic.streaming import exact_copies
 from attacks.synthetic.tables import Tables, code, read_table
 from attacks.synthetic.text import embed
@@ -38,6 +40,7 @@ class SyntheticAudit:
         results: of the attacks that ran.
         refused: those that could not, each with the reason.
         blind: the AUC of telling train from holdout without the release; None where nobody tried.
+        shared: how many holdout records equal a training record; None where nobody counted.
         void: it told them apart, so that no figure speaks of the release.
         inputs: the files.
     """
@@ -46,6 +49,7 @@ class SyntheticAudit:
     results: tuple[SyntheticResult, ...]
     refused: Mapping[str, str]
     blind: Estimate | None
+    shared: int | None
     void: bool
     inputs: tuple[Input, ...]
 
@@ -106,6 +110,7 @@ def measure_synthetic(
     except ValueError as error:
         raise InputError(str(error)) from None
     inputs = tuple(digest(path, name, len(frames[name])) for name, path in files.items())
+    _refuse_one_file(inputs)
     chosen = tuple(dict.fromkeys(attacks)) or DEFAULT
     options: dict[str, Any] = {}
     if secrets:
@@ -127,7 +132,13 @@ def measure_synthetic(
         progress(done + 1, len(chosen))
     places = points(numbers)
     blind = told_apart(places["train"], places["holdout"], seed=seed, confidence=confidence)
-    return SyntheticAudit(confidence, tuple(results), refused, blind, blind.low > 0.5, inputs)
+    rows = {
+        side: row_hashes(cell_hashes(plain[side].numbers, plain[side].codes))
+        for side in ("train", "holdout")
+    }
+    shared = int((find_rows(rows["holdout"], rows["train"]) >= 0).sum())
+    void = blind.low > 0.5
+    return SyntheticAudit(confidence, tuple(results), refused, blind, shared, void, inputs)
 
 
 def stream_synthetic(files: Mapping[str, Path], confidence: float = 0.95) -> SyntheticAudit:
@@ -141,7 +152,8 @@ def stream_synthetic(files: Mapping[str, Path], confidence: float = 0.95) -> Syn
     except ValueError as error:
         raise InputError(str(error)) from None
     inputs = tuple(digest(path, name) for name, path in files.items())
-    return SyntheticAudit(confidence, (result,), {}, None, False, inputs)
+    _refuse_one_file(inputs)
+    return SyntheticAudit(confidence, (result,), {}, None, None, False, inputs)
 
 
 def write(audit: SyntheticAudit, folder: Path, command: str) -> None:
@@ -152,6 +164,7 @@ def write(audit: SyntheticAudit, folder: Path, command: str) -> None:
         "inputs": [dataclasses.asdict(read) for read in audit.inputs],
         "confidence": audit.confidence,
         "void": audit.void,
+        "holdout_records_in_train": audit.shared,
         "blind_baseline": {"auc": dataclasses.asdict(audit.blind)} if audit.blind else None,
         "leaks": [{"attack": r.attack, "figure": f.name} for r, f in audit.leaks],
         "refused": dict(audit.refused),
@@ -169,6 +182,15 @@ def write(audit: SyntheticAudit, folder: Path, command: str) -> None:
 def written() -> tuple[str, ...]:
     """The files that ``write`` may write, the one that is never missing first."""
     return ("synthetic.json", *(f"{name}.parquet" for name in DEFAULT))
+
+
+def _refuse_one_file(inputs: Sequence[Input]) -> None:
+    digests = {read.role: read for read in inputs}
+    if digests["train"].sha256 == digests["holdout"].sha256:
+        raise InputError(
+            f"{digests['holdout'].path}: holdout is the same file as train; give records that the "
+            "generator never saw"
+        )
 
 
 def _check_columns(tables: Tables, named: Mapping[str, Sequence[str]]) -> None:

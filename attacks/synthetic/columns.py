@@ -24,7 +24,7 @@ def kind_of(name: str, parts: Mapping[str, pd.Series]) -> Kind:
             with and without a time zone meet.
     """
     kind = common_kind(name, {t: own_kind(t, name, series) for t, series in parts.items()})
-    zones = {_has_zone(series) for series in parts.values() if series.notna().any()}
+    zones = {has_zone(series) for series in parts.values() if series.notna().any()}
     if kind == "date" and len(zones) > 1:
         raise ValueError(f"column {name!r}: dates with and without a time zone; give all one")
     return kind
@@ -95,7 +95,8 @@ def floats(series: pd.Series) -> NDArray[np.float64]:
     return pd.to_numeric(series).to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def _has_zone(series: pd.Series) -> bool:
+def has_zone(series: pd.Series) -> bool:
+    """Whether dates, or texts of dates, name a time zone."""
     if isinstance(series.dtype, pd.DatetimeTZDtype):
         return True
     if pd.api.types.is_datetime64_any_dtype(series.dtype):

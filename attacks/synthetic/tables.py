@@ -7,6 +7,7 @@ value would be two different ones, or distances would depend on which table came
 from __future__ import annotations
 
 import csv
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,10 +85,31 @@ def read_table(path: Path) -> pd.DataFrame:
         else:
             with path.open(encoding="utf-8-sig", newline="") as lines:
                 _refuse_duplicates(next(csv.reader(lines), []))
-            frame = pd.read_csv(path, encoding="utf-8-sig", low_memory=False)
+            with named_fields():
+                frame = pd.read_csv(path, encoding="utf-8-sig", index_col=False, low_memory=False)
     if not len(frame) or not frame.shape[1]:
         raise ValueError(f"{path}: holds no records")
     return frame
+
+
+@contextmanager
+def named_fields() -> Iterator[None]:
+    """Of ``read_csv(..., index_col=False)`` inside: rows with more fields than names are refused.
+
+    Without ``index_col`` pandas takes their first field for the row's name, and moves all others
+    by one. Empty fields at the end of every row are no loss, and left out.
+
+    Raises:
+        ValueError: if there are such rows.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            yield
+        except pd.errors.ParserWarning:
+            raise ValueError(
+                "rows hold more fields than the header names; name every column"
+            ) from None
 
 
 @contextmanager
@@ -101,7 +123,14 @@ def reading(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: is missing") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, pd.errors.ParserError) as error:
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is no UTF-8 text; save it as UTF-8") from None
+    except pd.errors.EmptyDataError:
+        raise ValueError(f"{path}: holds no records") from None
+    except (pd.errors.ParserError, csv.Error) as error:
+        said = str(error).splitlines()[0].removeprefix("Error tokenizing data. C error: ")
+        raise ValueError(f"{path}: is no CSV file ({said}); quote fields, one row a line") from None
+    except ValueError as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
 
 

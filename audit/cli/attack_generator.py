@@ -47,7 +47,7 @@ _PATH = click.Path(path_type=Path)
     help="Train on random halves of the other records, or on all of them.",
 )
 @click.option("--workers", default="1", show_default=True, help="Processes, -1, or ray.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--out", required=True, type=_PATH, help="Folder to write.")
 @click.option("--force", is_flag=True, help="Replace what this command wrote there before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the table.")

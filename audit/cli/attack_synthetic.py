@@ -31,7 +31,13 @@ SHOWN = 20  # figures of each attack on the terminal; the file holds all
 @click.option("--part", "parts", multiple=True, help="Columns of one source, as a,b; give two.")
 @click.option("--text", multiple=True, help="Column of free text; may be repeated.")
 @click.option("--stream", is_flag=True, help="Exact copies alone, of files of any length.")
-@click.option("--seed", default=0, show_default=True, help="For what is drawn at random.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="For what is drawn at random.",
+)
 @click.option("--force", is_flag=True, help="Replace what this command wrote there before.")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON instead of the tables.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -69,6 +75,11 @@ def command(
     if stream and (attacks or secrets or parts or text):
         raise BadInput("--stream: looks for exact copies alone; leave the other options off")
     asked = _listed(attacks, "--attacks") if attacks else ()
+    for option, given, users in (
+        ("--secret", secrets, ("inference", "uniqueness")), ("--part", parts, ("linkability",))
+    ):  # fmt: skip
+        if given and asked and not set(asked) & set(users):
+            raise BadInput(f"{option}: is for {' and '.join(users)}; add it to --attacks")
     files = {"train": train, "holdout": holdout, "synthetic": synthetic}
     sources = tuple(_listed(part, "--part") for part in parts)
     try:
@@ -129,6 +140,10 @@ def _print(audit: SyntheticAudit, out: Path) -> None:
         console.print(safe(f"· {note}"), style="dim")
     for name, why in audit.refused.items():
         console.print(safe(f"{name} did not run: {why}"), style="yellow")
+    if audit.shared:
+        n = next(read.rows for read in audit.inputs if read.role == "holdout")
+        said = f"{audit.shared} of {n} holdout records equal a training record: unless few values "
+        console.print(safe(said + "are possible, they hide as many copies", style="yellow"))
     if (blind := audit.blind) is None:
         shown = "not tried; if they were not drawn at random from one pool, this says nothing"
     else:

@@ -49,6 +49,8 @@ def command(
     \b
     dpassay drift --trained-on train.csv --fresh march.csv --synthetic release.csv
     """
+    if threshold != threshold:  # NaN lies in every range of click's
+        raise BadInput("--threshold: must be a number between 0 and 1")
     from attacks.synthetic.tables import code, read_table
     from audit.quality.drift import find_drift
 

@@ -13,7 +13,7 @@ _PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("generator", type=_PATH)
-@click.option("--records", required=True, type=click.IntRange(min=1), help="How many.")
+@click.option("--records", required=True, type=click.IntRange(1, 10**9), help="How many.")
 @click.option("--out", required=True, type=_PATH, help="File to write: .csv or .parquet.")
 @click.option("--seed", type=click.IntRange(min=0), help="Repeats a table.  [default: random]")
 def command(generator: Path, records: int, out: Path, seed: int | None) -> None:
@@ -27,9 +27,13 @@ def command(generator: Path, records: int, out: Path, seed: int | None) -> None:
     from trainers.tabular.release import load
 
     try:
-        frame = load(generator).sample(records, seed)
+        made = load(generator)
     except ValueError as error:
         raise BadInput(str(error)) from None
+    try:
+        frame = made.sample(records, seed)
+    except ValueError as error:
+        raise BadInput(f"{generator}: {error}") from None
     except MemoryError:
         raise BadInput(f"--records: {records} do not fit in memory; draw fewer") from None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ def command(
     Writes OUT, OUT.postprocess.json (what was done, with stages for a LINEAGE.yaml) and, with
     --remove-near, OUT.ledger.jsonl.
     """
-    from attacks.synthetic.tables import read_table
+    from attacks.synthetic.tables import code
     from trainers.preparation import postprocess
     from trainers.preparation.access_record import check_free, describe, save
 
@@ -84,7 +85,8 @@ def command(
     steps: list[Step] = []
     try:
         check_free(out)
-        table = _whole(read_table(synthetic))
+        table, as_text = _exact(synthetic)
+        code({"synthetic": table})  # refuses what no attack would read
         if reach is not None:
             table, done = postprocess.drop_outliers(table, reach)
             steps.append(done)
@@ -92,7 +94,7 @@ def command(
             table, done = postprocess.generalise_rare(table, least, _steps(coarse))
             steps.append(done)
         if train is not None:
-            raw = read_table(train)
+            raw, _ = _exact(train, as_text)
             table, done = postprocess.remove_near(
                 table, raw, distance, population=population, name=train.name
             )
@@ -112,6 +114,34 @@ def command(
     click.echo(f"{out}: {len(table)} records; {out.name}.postprocess.json has the lineage stages")
     for note in describe(steps, after)["notes"]:
         click.echo(f"warning: {note}", err=True)
+
+
+def _exact(path: Path, as_text: Sequence[str] = ()) -> tuple[pd.DataFrame, list[str]]:
+    """The table, and its columns that stay text since their numbers would be written otherwise.
+
+    Codes with leading zeros and whole numbers too large for a float; ``as_text`` names more.
+    """
+    import pandas as pd
+
+    from attacks.synthetic.tables import read_table
+
+    table = _whole(read_table(path))
+    if path.suffix != ".csv":
+        return table, []
+    numeric = [str(name) for name in table.select_dtypes("number")]
+    texts = pd.read_csv(path, encoding="utf-8-sig", index_col=False, usecols=numeric, dtype=str)
+    odd = [
+        name
+        for name in numeric
+        if name in as_text
+        or texts[name].str.match(r"[+-]?0\d", na=False).any()
+        or (
+            table[name].dtype.kind == "f"
+            and texts[name].str.match(r"[+-]?\d{16,}$", na=False).any()
+        )
+    ]
+    table[odd] = texts[odd]
+    return table, odd
 
 
 def _whole(table: pd.DataFrame) -> pd.DataFrame:

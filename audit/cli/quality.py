@@ -71,6 +71,8 @@ def command(
     dpassay quality --real train.csv --synthetic release.csv --holdout test.csv --label outcome \\
         --rules RULES.yaml --out quality
     """
+    if threshold != threshold:  # NaN lies in every range of click's
+        raise BadInput("--threshold: must be a number between 0 and 1")
     from audit.cli.audit import progress_bars
     from audit.output import check_free, folder
     from audit.yaml_file import InputError

@@ -53,7 +53,7 @@ command.add_command(tabular)
     show_default=True,
     help="What clips (DP): our single pass, or Opacus' hooks.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--sign", type=_PATH, help="Ed25519 private key (PEM) that signs the ledger's end.")
 @click.option("--checkpoint-every", type=int, default=0, help="Steps between checkpoints (DP).")
 @click.option("--resume", is_flag=True, help="Go on with the killed DP run in --out.")
@@ -191,9 +191,15 @@ def _records(path: Path, label: str) -> tuple[np.ndarray, np.ndarray]:
                 return arrays["features"], arrays[label]
         import pandas as pd
 
+        from attacks.synthetic.tables import named_fields
+
         if path.suffix not in (".csv", ".parquet"):
             raise BadInput(f"{path}: unknown kind {path.suffix!r}; give .csv, .parquet or .npz")
-        frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+        if path.suffix == ".csv":
+            with named_fields():
+                frame = pd.read_csv(path, index_col=False)
+        else:
+            frame = pd.read_parquet(path)
         labels, frame = frame[label].to_numpy(), frame.drop(columns=label)
         if not len(frame):
             raise BadInput(f"{path}: holds no records; give at least two")

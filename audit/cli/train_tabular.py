@@ -34,7 +34,13 @@ _PATH = click.Path(path_type=Path)
 @click.option("--risk-weight", type=float, default=0.0, help="gan: weight of rare combinations.")
 @click.option("--steps", type=click.IntRange(min=1), help="gan: of the critic.  [default: 1000]")
 @click.option("--seeded-noise", is_flag=True, help="Repeatable noise, for tests: no guarantee.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of seeded noise.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Of seeded noise.",
+)
 @click.option("--sign", type=_PATH, help="Ed25519 private key (PEM) that signs the ledger's end.")
 @click.option(
     "--checkpoint-every", type=click.IntRange(min=1), help="gan: steps between checkpoints."
@@ -139,7 +145,9 @@ def table_of(path: Path, domain: Domain) -> pd.DataFrame:
             and (pd.api.types.is_numeric_dtype(frame[name]) or frame[name].dtype == bool)
         ]  # fmt: skip
         if as_text:
-            texts = pd.read_csv(path, encoding="utf-8-sig", usecols=as_text, dtype=str)
+            texts = pd.read_csv(
+                path, encoding="utf-8-sig", index_col=False, usecols=as_text, dtype=str
+            )
             frame[as_text] = texts[as_text]
     return frame
 

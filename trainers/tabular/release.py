@@ -50,7 +50,15 @@ class Generator:
             raise ValueError(f"records: must be at least 1, got {records}")
         draw: Callable[..., pd.DataFrame] = importlib.import_module(METHODS[self.method]).sample
         rng = np.random.default_rng(seed)
-        return draw(self.domain, self.settings, self.arrays, records, rng)
+        try:
+            return draw(self.domain, self.settings, self.arrays, records, rng)
+        except (TypeError, KeyError, IndexError, AttributeError, RuntimeError, ValueError) as error:
+            # a stranger may have written settings and arrays
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise ValueError(
+                f"generator: settings and weights are of no {self.method} generator ({said}); "
+                "train it anew"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,7 @@ def load(folder: Path) -> Generator:
             raise ValueError(f"schema or method: this program reads {SCHEMA} only")
         domain = Domain.model_validate(found["domain"])
         return Generator(found["method"], domain, found["settings"], load_file(weights))
-    except (ValidationError, KeyError, TypeError, AttributeError):
+    except (ValidationError, KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"{description}: is no generator; train it anew") from None
     except SafetensorError as error:
         raise ValueError(f"{weights}: cannot be read: {error}") from None

@@ -74,3 +74,29 @@ def test_bad_files_are_one_line(tmp_path, text, said):
     with pytest.raises(ValueError, match=said) as error:
         exact_copies(files)
     assert "\n" not in str(error.value)
+
+
+def test_a_truth_value_is_the_same_however_it_is_written(tmp_path):
+    answers = np.random.default_rng(0).integers(0, 2, 100).astype(bool)
+    train = pd.DataFrame({"n": np.arange(100), "yes": answers})
+    spelled = {"train": train, "holdout": train.assign(n=train.n + 1000)}
+    spelled["synthetic"] = train.assign(yes=train.yes.map({True: "TRUE", False: "false"}))
+    found = exact_copies(written(tmp_path, spelled, ["csv", "parquet", "csv"]), piece=30)
+    np.testing.assert_array_equal(found.rows["train_row"], np.arange(100))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("n,day\n1,2020-01-01\ninf,2020-01-02\n", "synthetic: column 'n', record 1: is infinite"),
+        ("n,day\n1,2020-01-01T00:00+00:00\n", "column 'day': dates with and without a time zone"),
+        ("n,day\n1,2020-01-01,3\n", "synthetic.csv: rows hold more fields than the header names"),
+    ],
+)
+def test_what_whole_tables_refuse_is_refused(tmp_path, content, said):
+    files = {name: tmp_path / f"{name}.csv" for name in NAMES}
+    for path in files.values():
+        path.write_text("n,day\n1,2020-01-01\n2,2020-01-05\n", encoding="utf-8")
+    files["synthetic"].write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=said):
+        exact_copies(files, piece=1)

@@ -247,3 +247,49 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert "dpassay attack synthetic --train" in done.stdout
+
+
+def test_a_holdout_that_is_train_is_refused_and_shared_records_are_counted(
+    attack: Attack, folder: Path
+) -> None:
+    for options in ((), ("--stream",)):
+        result, out = attack(*options, holdout="train.csv")
+        assert result.exit_code == 2
+        assert "train.csv: holdout is the same file as train" in result.stderr
+        assert not out.exists()
+    shared = pd.concat([draw(250, 1), draw(300, 0).head(50)], ignore_index=True)
+    shared.to_csv(folder / "shared.csv", index=False)
+    result, out = attack("--attacks", "copies", holdout="shared.csv")
+    assert "50 of 300 holdout records equal a training record" in result.stdout
+    told = json.loads((out / "synthetic.json").read_text(encoding="utf-8"))
+    assert told["holdout_records_in_train"] == 50
+
+
+def test_a_comma_at_the_end_of_rows_hides_no_copies(attack: Attack, folder: Path) -> None:
+    header, *rows = (folder / "train.csv").read_text(encoding="utf-8").splitlines()
+    for name, end in (("commas", ","), ("extra", ",7")):
+        text = "\n".join([header, *(row + end for row in rows)])
+        (folder / f"{name}.csv").write_text(text, encoding="utf-8")
+    result, _ = attack("--attacks", "copies", synthetic="commas.csv")
+    assert result.exit_code == 1, result.output
+    result, _ = attack(synthetic="extra.csv", out="again")
+    assert result.exit_code == 2
+    assert "extra.csv: rows hold more fields than the header names" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--seed", "-1"), "--seed"),
+        (("--seed", "99999999999999999999"), "--seed"),
+        (("--attacks", "copies", "--secret", "a"), "--secret: is for inference and uniqueness"),
+        (("--attacks", "copies", "--part", "a", "--part", "b"), "--part: is for linkability"),
+    ],
+)
+def test_options_that_nothing_would_use_are_refused(
+    attack: Attack, options: tuple[str, ...], said: str
+) -> None:
+    result, out = attack(*options)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not out.exists()

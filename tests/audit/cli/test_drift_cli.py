@@ -82,3 +82,16 @@ def test_bad_input_is_two_and_one_line(drift: Run, fresh: pd.DataFrame, said: st
     assert result.exit_code == 2
     assert said in result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["drift", "quality"])
+def test_a_threshold_that_is_no_number_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a\n1\n2\n", encoding="utf-8")
+    file = str(tmp_path / "t.csv")
+    given = {
+        "drift": ["--trained-on", file, "--fresh", file],
+        "quality": ["--real", file, "--synthetic", file, "--out", str(tmp_path / "o")],
+    }
+    result = CliRunner().invoke(cli, [name, *given[name], "--threshold", "nan"])
+    assert result.exit_code == 2
+    assert "threshold" in result.stderr

@@ -130,3 +130,23 @@ def test_bad_input_is_one_line_and_nothing_is_written(
 
 def test_it_is_listed() -> None:
     assert COMMANDS["postprocess"][0] == "audit.cli.postprocess"
+
+
+def test_codes_and_long_numbers_come_out_as_they_went_in(tmp_path: Path) -> None:
+    lines = ["zip,id,age"] + [f"{k:05d},{2**53 + 1 + k},{20 + k}" for k in range(30)] + ["00100,,5"]
+    (tmp_path / "in.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "train.csv").write_text("zip,id,age\n00007,1,2\n", encoding="utf-8")
+    result = _run(
+        tmp_path / "in.csv", "--out", tmp_path / "out.csv", "--drop-outliers", "30",
+        "--remove-near", tmp_path / "train.csv", "--distance", "0",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines() == lines
+
+
+def test_an_infinite_number_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("a,b\n1,2\ninf,3\n", encoding="utf-8")
+    result = _run(tmp_path / "in.csv", "--out", tmp_path / "out.csv", "--drop-outliers", "3")
+    assert result.exit_code == 2
+    assert "in.csv: column 'a', record 1: is infinite" in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv"]

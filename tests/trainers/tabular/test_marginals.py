@@ -468,3 +468,10 @@ def test_files_that_are_no_generator_are_refused(tmp_path: Path) -> None:
     weights.write_bytes(whole)
     with pytest.raises(ValueError, match="records: must be at least 1"):
         load(tmp_path).sample(0)
+    for settings in ([], {}, {"order": -1}, {"order": [{"column": -1}], "label": "../x"}):
+        description.write_text(json.dumps(json.loads(text) | {"settings": settings}), "utf-8")
+        with pytest.raises(ValueError, match="settings and weights are of no marginals generator"):
+            load(tmp_path).sample(9)
+    description.write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"generator\.json: is no generator"):
+        load(tmp_path)
