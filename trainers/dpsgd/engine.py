@@ -167,8 +167,6 @@ class ClippedSum:
         return self._sum_up(gradients, len(losses))
 
     def _forget(self) -> None:
-        for use in self._capture.uses:
-            use.slope = None
         for p in self.weights.values():
             p.grad = None
 
@@ -183,6 +181,7 @@ class ClippedSum:
             if slope[~some].nan_to_num(0.0, 0.0, 0.0).any():
                 mixed.append(name)
 
+        self._forget()  # weights' gradients may be the very sums: nothing may be added to them
         # all activations are still there: gradients beside them would be the step's peak of memory
         self._capture.look = look
         try:

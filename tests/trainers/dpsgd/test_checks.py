@@ -152,6 +152,19 @@ def test_weights_counted_in_the_batch_are_refused():
         training(model).step(BATCH, by_share_of_classes(model))
 
 
+def test_looking_for_mixed_records_adds_nothing_to_gradients_that_are_the_sums():
+    """After a step each weight's gradient is the sum itself: a pass that looks adds into it."""
+    model = network()
+    engine = ClippedSum(model, Flat(0.01))
+    for name, p in engine.weights.items():
+        p.grad = engine.sums[name]
+    for _ in range(5):  # passes 1, 2 and 4 look
+        engine.clear()
+        engine.add(plain(model)(BATCH))
+        # 8 records of norm 0.01 at most
+        assert 0 < engine.flat.norm() <= 0.08 * (1 + 1e-5)
+
+
 def test_a_head_of_zeros_hides_mixing_for_one_step_only():
     head = nn.Linear(5, 2)
     nn.init.zeros_(head.weight)
