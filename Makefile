@@ -26,7 +26,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-schema: $(READY)  ## write reports/record.schema.json anew from reports/record.py
+schema: $(READY)  ## write reports/*.schema.json anew from the dataclasses
 	$(BIN)/python -m reports.schema --write
 
 bench-accounting: $(READY)  ## our accountants beside other people's, in one run

@@ -5,36 +5,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import math
-import re
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from reports import cards
 from reports.attribute_card import attributes
-from reports.cards import TONES, AttackCard, Statement
+from reports.cards import AttackCard, Statement
+from reports.page import environment, styles, words
 from reports.record import Decision, Record, Value
-from reports.sentence import (
-    at_least,
-    at_most,
-    basis_text,
-    figure,
-    figure_name,
-    figures_text,
-    sentence,
-    texts,
-    visible,
-)
-
-_TEMPLATES = Path(__file__).parent / "templates"
-_POWER = re.compile(r"\d[\d.]*e-\d+\)?")
+from reports.sentence import visible
 
 
 def render(record: Record, locale: str = "en") -> str:
@@ -43,7 +21,7 @@ def render(record: Record, locale: str = "en") -> str:
     Raises:
         ValueError: if there is no such locale.
     """
-    texts(locale)
+    language = words(locale)
     placed = tuple(cards.statement(i, f, locale) for i, f in enumerate(record.findings, 1))
     claims = tuple(cards.claim(i, c, placed, locale) for i, c in enumerate(record.claims, 1))
     attacks = tuple(cards.attacks(record, placed, locale))
@@ -53,16 +31,11 @@ def render(record: Record, locale: str = "en") -> str:
     if guessed:
         shown |= {s.anchor for s in (*(row.statement for row in guessed.rows), *guessed.others)}
     by_id = {s.finding.id: s for s in reversed(placed)}
-    css = _stylesheet()
     html = (
-        _environment()
+        environment()
         .get_template("report.html")
         .render(
             record=record,
-            locale=locale,
-            language={"zh": "zh-Hans"}.get(locale, locale),
-            css=css,
-            css_digest=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
             claims=claims,
             attacks=attacks,
             guessed=guessed,
@@ -73,31 +46,11 @@ def render(record: Record, locale: str = "en") -> str:
             others=tuple(s for s in placed if s.anchor not in shown),
             decisions=[(d, _said(d, by_id)) for d in record.verdict.decisions],
             anchors=_anchors(by_id, attacks),
-            tones=TONES,
-            **_words(locale),
+            **language,
+            **styles("report.css"),
         )
     )
     return visible(html)
-
-
-def _words(locale: str) -> dict[str, Any]:
-    """The functions by which the template turns keys and numbers into text."""
-
-    def t(key: str, **values: Value) -> str:
-        return sentence(key, values, locale)
-
-    return {
-        "t": t,
-        "say": lambda message, values: sentence(message, values, locale),
-        "known": lambda key: key in texts("en"),
-        "name": lambda figure_: figure_name(figure_, locale),
-        "figure": figure,
-        "figures": figures_text,
-        "basis": lambda interval: basis_text(interval, locale),
-        "infinity": math.inf,
-        "at_most": at_most,
-        "at_least": at_least,
-    }
 
 
 def _said(decision: Decision, placed: Mapping[str, Statement]) -> Mapping[str, Value]:
@@ -112,27 +65,3 @@ def _anchors(placed: Mapping[str, Statement], attacks: Sequence[AttackCard]) -> 
     """Where on the page the evidence of a decision stands, by the id that the decision names."""
     found = {f"attack/{card.runs[0].name}": f"attack-{i}" for i, card in enumerate(attacks, 1)}
     return found | {id_: s.anchor for id_, s in placed.items()}
-
-
-def _prose(text: str) -> Markup:
-    """Text in which a number such as 1e-5 is kept on one line."""
-    safe = str(escape(text))
-    return Markup(_POWER.sub(r'<span class="nowrap">\g<0></span>', safe))
-
-
-@cache
-def _stylesheet() -> Markup:
-    return Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["prose"] = _prose
-    return environment

@@ -6,14 +6,12 @@ years later with nothing but Python and jinja2.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
+
+from reports import json_form
 
 SCHEMA_VERSION = "1.0"
 
@@ -297,9 +295,7 @@ def to_json(record: Record) -> str:
     Raises:
         ValueError: if a value is NaN.
     """
-    text = json.dumps(_plain(record), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    # A file name that is no UTF-8 holds lone surrogates: as \udcXX they are valid JSON and return.
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return json_form.dumps(record)
 
 
 def from_json(text: str) -> Record:
@@ -309,97 +305,13 @@ def from_json(text: str) -> Record:
         ValueError: if the text is not JSON, comes from another major schema version, or a field is
             missing, unknown or of the wrong type. The message names the field.
     """
-    try:
-        data = json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("record: nested too deeply") from None
-    if not isinstance(data, dict):
-        raise ValueError("record: expected a JSON object")
+    data = json_form.loads(text, "record")
     version = str(data.get("schema_version", ""))
     if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise ValueError(
             f"record: schema_version {version!r} is not readable here, "
             f"this program reads {SCHEMA_VERSION}"
         )
-    built = _build(Record, data, "record")
+    built = json_form.build(Record, data, "record")
     assert isinstance(built, Record)
     return built
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"record: {name} is not JSON")
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def _build(kind: Any, value: Any, where: str) -> Any:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return _build_dataclass(typing.cast(type, kind), value, where)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise ValueError(f"{where}: expected a list")
-        return tuple(_build(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
-    if origin is Mapping:
-        if not isinstance(value, dict):
-            raise ValueError(f"{where}: expected an object")
-        return {k: _build(args[1], v, f"{where}.{k}") for k, v in value.items()}
-    if origin is Literal:
-        if value not in args:
-            raise ValueError(f"{where}: {value!r} is none of {', '.join(map(repr, args))}")
-        return value
-    if origin in (typing.Union, types.UnionType):
-        return _build_union(args, value, where)
-    if kind is float and value in ("Infinity", "-Infinity"):
-        return math.inf if value == "Infinity" else -math.inf
-    if kind in (float, int) and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            in_floats = float(value)
-            return in_floats if kind is float else value
-        except OverflowError:
-            raise ValueError(f"{where}: the number is too large") from None
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{where}: expected {kind.__name__}, got {value!r}")
-    return value
-
-
-def _build_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    if float in kinds and value in ("Infinity", "-Infinity"):
-        return _build(float, value, where)
-    if value is not None:  # so that the complaint is about the type that was meant
-        kinds = tuple(k for k in kinds if k is not types.NoneType)
-    exact = [k for k in kinds if isinstance(k, type) and type(value) is k]
-    for kind in exact or kinds:
-        try:
-            return _build(kind, value, where)
-        except ValueError as error:
-            last = error
-    raise last
-
-
-def _build_dataclass(kind: type, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected an object")
-    hints = typing.get_type_hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    if unknown := sorted(set(value) - set(fields)):
-        raise ValueError(f"{where}: unknown field {unknown[0]!r}")
-    for name, f in fields.items():
-        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        if required and name not in value:
-            raise ValueError(f"{where}: field {name!r} is missing")
-    built = {k: _build(hints[k], v, f"{where}.{k}") for k, v in value.items()}
-    try:
-        return kind(**built)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None

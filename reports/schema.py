@@ -1,6 +1,6 @@
-"""Generates ``record.schema.json`` (JSON Schema 2020-12) from the dataclasses of ``record.py``.
+"""Generates the JSON Schemas (2020-12) of ``audit.json`` and ``trace.json`` from their dataclasses.
 
-``python -m reports.schema --write`` writes the file; ``--check`` exits 1 where it is stale.
+``python -m reports.schema --write`` writes both files; ``--check`` exits 1 where one is stale.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reports.record import SCHEMA_VERSION, Record
+from reports.trace import SCHEMA as TRACE_SCHEMA
+from reports.trace import TraceReport
 
 PATH = Path(__file__).with_name("record.schema.json")
+TRACE_PATH = Path(__file__).with_name("trace.schema.json")
 _INFINITIES = ["Infinity", "-Infinity"]
 _SCALARS: Mapping[Any, str] = {
     str: "string",
@@ -29,31 +32,44 @@ _SCALARS: Mapping[Any, str] = {
 
 def schema() -> dict[str, Any]:
     """The schema of one record, every type of the vocabulary under ``$defs``."""
+    major = SCHEMA_VERSION.partition(".")[0]
+    version = {"type": "string", "pattern": rf"^{major}(\.|$)"}
+    id_ = f"urn:dpassay:record:{SCHEMA_VERSION}"
+    return _schema(Record, id_, "dpassay audit record", "schema_version", version)
+
+
+def trace_schema() -> dict[str, Any]:
+    """The schema of one trace report."""
+    version = {"const": TRACE_SCHEMA}
+    return _schema(TraceReport, "urn:dpassay:trace:1", "dpassay trace report", "schema", version)
+
+
+def text(schema: Mapping[str, Any]) -> str:
+    """A schema as the text of its shipped file."""
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+def _schema(
+    kind: type, id_: str, title: str, version: str, accepted: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The schema of a top type whose field ``version`` must be there and as ``accepted``."""
     definitions: dict[str, Any] = {
         "number": {
             "description": "JSON has no infinities, so they are strings.",
             "anyOf": [{"type": "number"}, {"enum": _INFINITIES}],
         }
     }
-    _describe(Record, definitions)
-    major = SCHEMA_VERSION.partition(".")[0]
-    definitions["Record"]["properties"]["schema_version"] = {
-        "type": "string",
-        "pattern": rf"^{major}(\.|$)",
-    }
-    definitions["Record"]["required"].append("schema_version")
+    top = _describe(kind, definitions)
+    described = definitions[kind.__name__]
+    described["properties"][version] = dict(accepted)
+    described["required"].append(version)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:dpassay:record:{SCHEMA_VERSION}",
-        "title": "dpassay audit record",
-        "$ref": "#/$defs/Record",
+        "$id": id_,
+        "title": title,
+        **top,
         "$defs": dict(sorted(definitions.items())),
     }
-
-
-def text() -> str:
-    """The schema as the text of the shipped file."""
-    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _describe(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -96,17 +112,18 @@ def _describe_dataclass(kind: type, definitions: dict[str, Any]) -> dict[str, An
 
 
 def main(arguments: list[str]) -> int:
-    """``--write`` the shipped file, or ``--check`` that it is up to date."""
+    """``--write`` the shipped files, or ``--check`` that they are up to date."""
     if arguments not in (["--write"], ["--check"]):
         print("usage: python -m reports.schema --check | --write", file=sys.stderr)
         return 2
-    if arguments == ["--write"]:
-        PATH.write_text(text(), encoding="utf-8")
-        return 0
-    if PATH.exists() and PATH.read_text(encoding="utf-8") == text():
-        return 0
-    print(f"{PATH.name} is stale: run python -m reports.schema --write", file=sys.stderr)
-    return 1
+    stale = 0
+    for path, wanted in ((PATH, text(schema())), (TRACE_PATH, text(trace_schema()))):
+        if arguments == ["--write"]:
+            path.write_text(wanted, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != wanted:
+            print(f"{path.name} is stale: run python -m reports.schema --write", file=sys.stderr)
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":
