@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,23 @@ def account(
     if config.ledger is None:
         return Accounted(Context(attacks=attacks, folder=folder))
     ledger = read(config.ledger)
-    checks = tuple(finish(finding) for finding in verify(ledger, _model_files(config, ledger)))
     read_file = digest(config.ledger, "ledger", ledger.lines or None)
+    files = _model_files(config, ledger)
+    found = recomputed(ledger, read_file, files, claims, attacks, folder)
+    named = (digest(file, "model file") for file in config.model_files)
+    return dataclasses.replace(found, inputs=(read_file, *named))
+
+
+def recomputed(
+    ledger: Ledger,
+    read_file: Input,
+    files: Sequence[Path | Evidence],
+    claims: Sequence[Claim],
+    attacks: tuple[Attack, ...],
+    folder: Path,
+) -> Accounted:
+    """The account of a ledger that was read; ``files`` are said to be models of its run."""
+    checks = tuple(finish(finding) for finding in verify(ledger, files))
     refuted = [
         f"{finding.check}: {finding.meaning}" for finding in checks if finding.state == "refuted"
     ]

@@ -207,6 +207,16 @@ def load_config(path: Path) -> AuditConfig:
     return resolved
 
 
+def policy_file(path: Path) -> Path | None:
+    """The file that the configuration in ``path`` takes its policy from; None without one.
+
+    Raises:
+        InputError: if the configuration cannot be used.
+    """
+    policy = load(path, AuditConfig).policy
+    return path.parent / policy if isinstance(policy, Path) else None
+
+
 def _resolve(model: Any, base: Path, source: Path, field: str) -> Any:
     if isinstance(model, Path):
         found = base / model

@@ -22,7 +22,7 @@ from reports.record import Evidence, Finding, FindingState, Interval, Value
 
 def verify(
     ledger: Ledger,
-    files: Sequence[Path] = (),
+    files: Sequence[Path | Evidence] = (),
     *,
     public_key: bytes | None = None,
     data_fingerprint: str | None = None,
@@ -31,7 +31,7 @@ def verify(
 
     Args:
         ledger: what ``audit.ledger.read`` or ``audit.ledger_readers.read`` returned.
-        files: model files that are said to come from this run.
+        files: model files that are said to come from this run, or their digests.
         public_key: the 32 raw bytes of the Ed25519 key that must have signed.
         data_fingerprint: ``fingerprint`` of the records that are said to be the training data.
 
@@ -56,7 +56,7 @@ def fingerprint(features: np.ndarray, labels: np.ndarray) -> str:
 
 def _findings(
     ledger: Ledger,
-    files: Sequence[Path],
+    files: Sequence[Path | Evidence],
     public_key: bytes | None,
     data_fingerprint: str | None,
 ) -> Iterator[Finding]:
@@ -216,22 +216,26 @@ def _ranks(ledger: Ledger) -> Finding:
     return _finding("ranks", "supported" if ranks > 1 else "not checkable", values)
 
 
-def _files(ledger: Ledger, files: Sequence[Path]) -> Iterator[Finding]:
+def _files(ledger: Ledger, files: Sequence[Path | Evidence]) -> Iterator[Finding]:
     known = {c.sha256: c for c in ledger.checkpoints}
     values: dict[str, Value] = {"n": len(known)}
     if not files:
         yield _finding("file", "not checkable", values)
-    for number, path in enumerate(files):
-        with path.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        found = known.get(digest)
+    for number, file in enumerate(files):
+        read = file if isinstance(file, Evidence) else _digest(file)
+        found = known.get(read.sha256)
         yield _finding(
             "file",
             "supported" if found else "refuted",
-            {**values, "file": path.name, "step": found.step if found else None},
-            evidence=(Evidence(str(path), digest),),
+            {**values, "file": Path(read.path).name, "step": found.step if found else None},
+            evidence=(read,),
             number=number,
         )
+
+
+def _digest(path: Path) -> Evidence:
+    with path.open("rb") as content:
+        return Evidence(str(path), hashlib.file_digest(content, "sha256").hexdigest())
 
 
 def _noise(ledger: Ledger, header: Header) -> Finding:

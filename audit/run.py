@@ -13,13 +13,13 @@ from pathlib import Path
 from audit import to_record
 from audit.budget import account
 from audit.claims import judge
-from audit.config import AuditConfig
+from audit.config import AuditConfig, policy_file
 from audit.gate.decide import decide
 from audit.gate.policy import Policy
 from audit.measure import measure
 from audit.membership import OutOfTime
 from audit.record_files import digest
-from reports.record import Provenance, Record, Verdict
+from reports.record import Input, Provenance, Record, Verdict
 from reports.sentence import finish
 
 Progress = Callable[[str, int, int], None]
@@ -45,6 +45,7 @@ def run(
     command: str = "",
     progress: Progress = lambda stage, done, total: None,
     baseline: Record | None = None,
+    baseline_file: Path | None = None,
     shadow_folder: Path | None = None,
 ) -> Record:
     """Run one audit and return its record.
@@ -56,6 +57,7 @@ def run(
         command: what reproduces the audit.
         progress: called while attacks run.
         baseline: the record of an earlier release, for limits on how much worse it may become.
+        baseline_file: where that record was read.
         shadow_folder: keeps what each finished shadow model answered; an audit that is run again
             with it goes on where it was interrupted.
 
@@ -73,6 +75,7 @@ def run(
 
         return report
 
+    decided_by = _inputs(source, baseline_file)
     claims = tuple(entry.to_claim(str(source)) for entry in config.claims)
     measured = measure(config, folder, watch, shadow_folder)
     accounted = account(config, claims, measured.attacks, source.parent)
@@ -96,11 +99,18 @@ def run(
             versions={name: _version(name) for name in PACKAGES},
             platform=f"Python {platform.python_version()} on {platform.system()} "
             f"{platform.machine()}",
-            inputs=(digest(source, "configuration"), *measured.inputs, *accounted.inputs),
+            inputs=(*decided_by, *measured.inputs, *accounted.inputs),
             notes=(f"SHA-256 of the policy: {policy.digest()}",),
         ),
     )
     return dataclasses.replace(record, verdict=decide(record, policy, baseline, started.date()))
+
+
+def _inputs(source: Path, baseline_file: Path | None) -> tuple[Input, ...]:
+    """What decides beside the data: the configuration, the policy's own file, the baseline."""
+    named = {"policy": policy_file(source), "baseline": baseline_file}
+    read = (digest(path, role) for role, path in named.items() if path is not None)
+    return digest(source, "configuration"), *read
 
 
 def _version(name: str) -> str:

@@ -37,6 +37,15 @@ def load(path: Path, model: type[Model]) -> Model:
         raise InputError(f"{path}: is a folder, expected a YAML file") from None
     except (UnicodeDecodeError, OSError) as error:
         raise InputError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    return parse(text, path, model)
+
+
+def parse(text: str, path: Path, model: type[Model]) -> Model:
+    """The validated content of YAML text; ``path`` names it in errors.
+
+    Raises:
+        InputError: if it is not YAML, has a key twice, or does not fit the model.
+    """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)

@@ -57,6 +57,7 @@ def run_audit(
     from audit.output import RECORD, REPORT, check_free, folder, shadow_folder
 
     command = ["dpassay", "audit", str(config), "--out", str(out)]
+    command += ["--baseline", str(baseline)] if baseline else []
     try:
         check_free(out, force)  # before anything heavy is imported
         from audit.config import load_config
@@ -76,6 +77,7 @@ def run_audit(
                 command=shlex.join(command),
                 progress=progress,
                 baseline=earlier,
+                baseline_file=baseline,
                 shadow_folder=kept,
             )
             (building / RECORD).write_text(to_json(record), encoding="utf-8")
